@@ -1,0 +1,27 @@
+package futex
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	opWait = 0 // FUTEX_WAIT and FUTEX_WAKE without the private flag: the word is shared between processes
+	opWake = 1
+)
+
+// Wait sleeps while word holds old, at most timeout.
+func Wait(word *atomic.Uint32, old uint32, timeout time.Duration) {
+	ts := unix.NsecToTimespec(int64(timeout))
+	// EAGAIN (the word differs already), EINTR and ETIMEDOUT all mean: look again.
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opWait, uintptr(old), uintptr(unsafe.Pointer(&ts)), 0, 0)
+}
+
+// Wake wakes everybody who waits on word.
+func Wake(word *atomic.Uint32) {
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opWake, math.MaxInt32, 0, 0, 0)
+}

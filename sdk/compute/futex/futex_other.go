@@ -1,0 +1,21 @@
+//go:build !linux
+
+package futex
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Wait polls while word holds old, at most timeout.
+func Wait(word *atomic.Uint32, old uint32, timeout time.Duration) {
+	end := time.Now().Add(timeout)
+	pause := 10 * time.Microsecond
+	for word.Load() == old && time.Now().Before(end) {
+		time.Sleep(pause)
+		pause = min(2*pause, 200*time.Microsecond)
+	}
+}
+
+// Wake does nothing: waiters poll.
+func Wake(*atomic.Uint32) {}
