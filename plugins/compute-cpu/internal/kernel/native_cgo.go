@@ -1,0 +1,5 @@
+//go:build cgo && amd64
+
+package kernel
+
+func native() []*Set { return nil }
