@@ -1,0 +1,84 @@
+package gguf_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/engine/gguf"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+const casesDir = "../../testdata/golden/badgguf"
+
+type badCase struct {
+	ID, Entry, Stage, Must string
+	Files, Say             []string
+}
+
+func readCases(t *testing.T) []badCase {
+	raw, err := os.ReadFile(filepath.Join(casesDir, "cases.json"))
+	require.NoError(t, err)
+	var all struct{ Cases []badCase }
+	require.NoError(t, json.Unmarshal(raw, &all))
+	require.Greater(t, len(all.Cases), 100)
+	return all.Cases
+}
+
+// requireSays checks that err contains every entry of say, ignoring case; a|b means one of them.
+func requireSays(t *testing.T, err error, say []string) {
+	t.Helper()
+	text := strings.ToLower(err.Error())
+	for _, want := range say {
+		found := slices.ContainsFunc(strings.Split(strings.ToLower(want), "|"), func(s string) bool { return strings.Contains(text, s) })
+		require.True(t, found, "%q does not say %q", text, want)
+	}
+}
+
+// TestCases opens every malformed and healthy file of the golden set. What only a recipe or a tokenizer can notice
+// must still open; what only the values show must be found by Check.
+func TestCases(t *testing.T) {
+	for _, c := range readCases(t) {
+		t.Run(c.ID, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			f, err := gguf.Open(filepath.Join(casesDir, "files", c.Entry))
+			if err == nil {
+				defer f.Close()
+				if c.Stage == "check" {
+					err = f.Check(context.Background(), nil)
+				}
+			}
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			require.Less(t, took, time.Second)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+
+			ours := c.Stage != "load" || strings.HasPrefix(c.ID, "shard-")
+			switch {
+			case c.Must == "reject" && ours:
+				require.Error(t, err)
+			case c.Must == "accept", !ours:
+				require.NoError(t, err)
+			}
+			if c.Stage == "check" {
+				require.NotNil(t, f, "only Check may notice")
+			}
+			if err != nil {
+				t.Log(err)
+				requireSays(t, err, c.Say)
+				require.NotEqual(t, fault.Unknown, fault.KindOf(err))
+				require.NotContains(t, err.Error(), "\xff")
+			}
+		})
+	}
+}
