@@ -33,10 +33,10 @@ func readCases(t *testing.T) []badCase {
 	return all.Cases
 }
 
-// requireSays checks that err contains every entry of say, ignoring case; a|b means one of them.
-func requireSays(t *testing.T, err error, say []string) {
+// requireSays checks that text contains every entry of say, ignoring case; a|b means one of them.
+func requireSays(t *testing.T, text string, say []string) {
 	t.Helper()
-	text := strings.ToLower(err.Error())
+	text = strings.ToLower(text)
 	for _, want := range say {
 		found := slices.ContainsFunc(strings.Split(strings.ToLower(want), "|"), func(s string) bool { return strings.Contains(text, s) })
 		require.True(t, found, "%q does not say %q", text, want)
@@ -75,7 +75,15 @@ func TestCases(t *testing.T) {
 			}
 			if err != nil {
 				t.Log(err)
-				requireSays(t, err, c.Say)
+				path := filepath.Join(casesDir, "files", c.Entry)
+				require.True(t, strings.HasPrefix(err.Error(), path+": "), "%v", err)
+				if len(c.Say) > 0 { // the first is the name of the file, whose words must not count as the message's
+					message := strings.TrimPrefix(err.Error(), path)
+					if c.Say[0] == c.Entry {
+						c.Say = c.Say[1:]
+					}
+					requireSays(t, message, c.Say)
+				}
 				require.NotEqual(t, fault.Unknown, fault.KindOf(err))
 				require.NotContains(t, err.Error(), "\xff")
 			}

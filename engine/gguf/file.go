@@ -300,7 +300,7 @@ func nameShards(path string, number, count int) (naming, error) {
 		}
 	}
 	if len(names.prefixes) == 0 {
-		return names, fault.Corruptf("it is shard %d of %d (split.no %d, split.count %d), so its name must end in %s", number+1, count, number, count, want)
+		return names, fault.Corruptf("it is shard %d of %d (split.no %d, split.count %d), so its name must end in %s: shards must be neither renamed nor joined", number+1, count, number, count, want)
 	}
 	return names, nil
 }
@@ -329,10 +329,7 @@ func (f *File) assemble(heads []*header) error {
 	f.tensors = make([]Tensor, 0, total)
 	f.index = make(map[string]int, total)
 	for i, h := range heads {
-		err := f.place(i, h, first)
-		if err == nil {
-			err = f.add(i, h)
-		}
+		err := f.add(i, h, first)
 		if err != nil && f.shards[i].Path != f.path {
 			err = fmt.Errorf("shard %s: %w", f.shards[i].Path, err)
 		}
@@ -340,7 +337,7 @@ func (f *File) assemble(heads []*header) error {
 			return err
 		}
 	}
-	if v, ok := f.Get("split.tensors.count"); ok && len(heads) > 1 {
+	if v, ok := f.head.get("split.tensors.count"); ok && len(heads) > 1 {
 		want, err := v.Uint()
 		if err != nil {
 			return err
@@ -349,7 +346,7 @@ func (f *File) assemble(heads []*header) error {
 			return fault.Corruptf("split.tensors.count is %d, but the %d shards hold %d tensors", want, len(heads), total)
 		}
 	}
-	if v, ok := f.Get("general.quantization_version"); ok {
+	if v, ok := f.head.get("general.quantization_version"); ok {
 		if n, err := v.Uint(); err == nil && n != 2 {
 			f.warnings = append(f.warnings, fmt.Sprintf("general.quantization_version is %d: block layouts of version 2 are assumed", n))
 		}
@@ -357,39 +354,45 @@ func (f *File) assemble(heads []*header) error {
 	return nil
 }
 
-// place fixes the offsets of shard i and looks at what follows its last tensor (check 21).
-func (f *File) place(i int, h *header, firstAlignment uint64) error {
+// place decides where the data of a shard starts and ends, and looks at what follows (checks 10, 17, 18, 20, 21).
+func (f *File) place(shard Shard, h *header, firstAlignment uint64) (start uint64, err error) {
 	alignment, err := h.alignment(defaultAlignment)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	end, err := h.place(alignment)
-	if _, own := h.get("general.alignment"); err != nil && !own && firstAlignment != alignment {
-		// Later shards do not repeat the key, and writers disagree about what holds then.
-		if again, retry := h.place(firstAlignment); retry == nil {
-			alignment, end, err = firstAlignment, again, nil
+	start, end, err := h.layout(alignment)
+	if _, own := h.get("general.alignment"); !own && firstAlignment != alignment && (err != nil || end != h.sizeBytes) {
+		// Later shards do not repeat the key, and some writers apply it all the same. Most such files are also legal
+		// with the default, but with the data in the wrong place: what tells is whether bytes are left over.
+		if start2, end2, err2 := h.layout(firstAlignment); err2 == nil && end2 == h.sizeBytes {
+			alignment, start, end, err = firstAlignment, start2, end2, nil
 		}
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	// Without tensors nothing says whether the header was padded.
 	for _, at := range []uint64{end, roundUp(end, alignment)} {
 		magic := make([]byte, 4)
-		if n, _ := f.shards[i].ReadAt(magic, int64(at)); bytes.Equal(magic[:n], []byte("GGUF")) {
-			return fault.Corruptf("a second header starts at offset %d, after the last tensor: shards must not be concatenated", at)
+		if n, _ := shard.ReadAt(magic, int64(at)); bytes.Equal(magic[:n], []byte("GGUF")) {
+			return 0, fault.Corruptf("a second header starts at offset %d, after the last tensor: shards must not be concatenated", at)
 		}
 	}
 	if extra := h.sizeBytes - end; extra > alignment {
-		f.warnings = append(f.warnings, fmt.Sprintf("%s: %d unknown bytes follow the last tensor", f.shards[i].Path, extra))
+		f.warnings = append(f.warnings, fmt.Sprintf("%s: %d unknown bytes follow the last tensor", shard.Path, extra))
 	}
-	return nil
+	return start, nil
 }
 
 // add appends the tensors of shard i to the table (check 19).
-func (f *File) add(i int, h *header) error {
+func (f *File) add(i int, h *header, firstAlignment uint64) error {
+	start, err := f.place(f.shards[i], h, firstAlignment)
+	if err != nil {
+		return err
+	}
 	for _, t := range h.tensors {
 		t.Shard = i
+		t.Offset += int64(start)
 		if k, dup := f.index[t.Name]; dup {
 			other := f.tensors[k].Shard
 			if other == i {

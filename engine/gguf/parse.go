@@ -43,7 +43,7 @@ func (b *budget) charge(n uint64) error {
 	return nil
 }
 
-// header is one parsed file. Tensor offsets count from the start of the data region until place makes them absolute.
+// header is one parsed file. Tensor offsets count from the start of the data region.
 type header struct {
 	version   uint32
 	values    []Value // in file order
@@ -244,37 +244,29 @@ func (c *cursor) pair() (Value, error) {
 	return v, nil
 }
 
+// value reads the type and the value of a key (check 7).
 func (c *cursor) value(v *Value) error {
 	id, err := c.u32()
+	if err == nil && ValueType(id) == Array {
+		v.array = true
+		id, err = c.u32()
+	}
 	if err != nil {
 		return err
 	}
-	if v.elem = ValueType(id); v.elem == Array {
-		if id, err = c.u32(); err != nil {
+	v.elem = ValueType(id)
+	switch {
+	case id >= uint32(len(valueTypes)):
+		return fault.Corruptf("unknown value type %d", id)
+	case v.elem == Array:
+		return fault.Corruptf("nested array: the elements of an array cannot be arrays")
+	}
+	if v.array {
+		if v.count, err = c.arrayLen(v.elem); err != nil {
 			return err
-		}
-		v.array, v.elem = true, ValueType(id)
-		n, err := c.u64()
-		if err != nil {
-			return err
-		}
-		if v.elem == Array {
-			return fault.Corruptf("nested array: the elements of an array cannot be arrays")
-		}
-		if int(id) < len(valueTypes) {
-			each := uint64(max(v.elem.bytes(), 8))
-			if v.elem != String {
-				each = uint64(v.elem.bytes())
-			}
-			if n > c.remain()/each {
-				return fault.Corruptf("array of %d elements of type %v is too long: %d bytes remain, file is truncated or corrupt", n, v.elem, c.remain())
-			}
-			v.count = int(n)
 		}
 	}
 	switch {
-	case int(id) >= len(valueTypes):
-		return fault.Corruptf("unknown value type %d", id)
 	case v.elem == String && v.array:
 		v.texts, err = c.texts(v.count)
 		return err
@@ -298,6 +290,22 @@ func (c *cursor) value(v *Value) error {
 	}
 	v.raw = string(b)
 	return nil
+}
+
+// arrayLen reads the element count of an array and compares it with the bytes that are left.
+func (c *cursor) arrayLen(elem ValueType) (int, error) {
+	n, err := c.u64()
+	if err != nil {
+		return 0, err
+	}
+	least := uint64(elem.bytes())
+	if elem == String {
+		least = 8 // its length
+	}
+	if n > c.remain()/least {
+		return 0, fault.Corruptf("array of %d elements of type %v is too long: %d bytes remain, file is truncated or corrupt", n, elem, c.remain())
+	}
+	return int(n), nil
 }
 
 // texts copies count strings out of the file. They share one allocation: a vocabulary has 10^5 of them.
@@ -410,11 +418,10 @@ func (h *header) alignment(fallback uint64) (uint64, error) {
 	return a, nil
 }
 
-// place checks where the tensors lie (17, 18, 20) and makes their offsets absolute. It returns the offset of the
-// first byte that no tensor nor its padding covers, which is at most the size of the file. It changes nothing when it
-// fails, so that another alignment can be tried.
-func (h *header) place(alignment uint64) (end uint64, err error) {
-	start := roundUp(h.endBytes, alignment)
+// layout checks where the tensors lie under an alignment (17, 18, 20). It returns the offset at which the data starts,
+// and that of the first byte that no tensor nor its padding covers, which is at most the size of the file.
+func (h *header) layout(alignment uint64) (start, end uint64, err error) {
+	start = roundUp(h.endBytes, alignment)
 	end = h.endBytes
 	order := make([]int, len(h.tensors))
 	for i := range h.tensors {
@@ -422,11 +429,11 @@ func (h *header) place(alignment uint64) (end uint64, err error) {
 		order[i] = i
 		offset, size := uint64(t.Offset), uint64(t.Bytes)
 		if offset%alignment != 0 {
-			return 0, fault.Corruptf("tensor %s: offset %d is not a multiple of the alignment %d", quote(t.Name), offset, alignment)
+			return 0, 0, fault.Corruptf("tensor %s: offset %d is not a multiple of the alignment %d", quote(t.Name), offset, alignment)
 		}
 		// Offset and size are below 2^63 and start is a file offset: the sum of two fits, the third is compared.
 		if start+offset > h.sizeBytes || size > h.sizeBytes-start-offset {
-			return 0, fault.Corruptf("tensor %s: %d bytes at offset %d+%d reach beyond the end of the file (%d bytes): file is truncated or corrupt",
+			return 0, 0, fault.Corruptf("tensor %s: %d bytes at offset %d+%d reach beyond the end of the file (%d bytes): file is truncated or corrupt",
 				quote(t.Name), size, start, offset, h.sizeBytes)
 		}
 		end = max(end, min(h.sizeBytes, start+offset+roundUp(size, alignment)))
@@ -440,14 +447,11 @@ func (h *header) place(alignment uint64) (end uint64, err error) {
 	for i := 1; i < len(order); i++ {
 		a, b := &h.tensors[order[i-1]], &h.tensors[order[i]]
 		if a.Offset+a.Bytes > b.Offset {
-			return 0, fault.Corruptf("tensors %s and %s overlap: offset %d is inside the %d bytes at offset %d",
+			return 0, 0, fault.Corruptf("tensors %s and %s overlap: offset %d is inside the %d bytes at offset %d",
 				quote(a.Name), quote(b.Name), b.Offset, a.Bytes, a.Offset)
 		}
 	}
-	for i := range h.tensors {
-		h.tensors[i].Offset += int64(start)
-	}
-	return end, nil
+	return start, end, nil
 }
 
 // roundUp returns the next multiple of a, a power of two, at or after x. Neither comes near 2^63.

@@ -121,18 +121,17 @@ func (v Value) Float() (float64, error) { return one(v, "number", Value.Floats) 
 // Bool returns a truth value, stored as such or as the integer 0 or 1.
 func (v Value) Bool() (bool, error) { return one(v, "bool", Value.Bools) }
 
-// String returns a string as the raw bytes of the file, which need not be UTF-8.
-func (v Value) String() (string, error) {
-	if err := v.expect("string", !v.array && v.elem == String); err != nil {
-		return "", err
-	}
-	return v.raw, nil
-}
+// String returns a string as the raw bytes of the file, which need not be UTF-8. A Value is therefore no
+// fmt.Stringer; see [Value.Preview].
+func (v Value) String() (string, error) { return one(v, "string", Value.Strings) }
 
-// Strings returns an array of strings, shared with the file: do not modify it. Elements need not be UTF-8.
+// Strings returns strings, shared with the file: do not modify the slice. Elements need not be UTF-8.
 func (v Value) Strings() ([]string, error) {
-	if err := v.expect("array of string", v.array && v.elem == String); err != nil {
+	if err := v.expect("strings", v.elem == String); err != nil {
 		return nil, err
+	}
+	if !v.array {
+		return []string{v.raw}, nil
 	}
 	return v.texts, nil
 }
@@ -204,9 +203,8 @@ func (v Value) Bools() ([]bool, error) {
 // one applies a plural getter to a value of exactly one element.
 func one[T any](v Value, want string, get func(Value) ([]T, error)) (T, error) {
 	var zero T
-	if v.present && v.array && v.count != 1 {
-		return zero, v.corruptf("key %s has the wrong type: expected one %s, found %s of %d elements",
-			quote(v.key), want, v.TypeName(), v.count)
+	if err := v.expect(want, !v.array || v.count == 1); err != nil {
+		return zero, err
 	}
 	all, err := get(v)
 	if err != nil {
@@ -219,6 +217,8 @@ func (v Value) expect(want string, ok bool) error {
 	switch {
 	case !v.present:
 		return v.corruptf("%w: %s (expected %s)", ErrMissing, quote(v.key), want)
+	case !ok && v.array:
+		return v.corruptf("key %s has the wrong type: expected %s, found %s (%d elements)", quote(v.key), want, v.TypeName(), v.count)
 	case !ok:
 		return v.corruptf("key %s has the wrong type: expected %s, found %s", quote(v.key), want, v.TypeName())
 	}
