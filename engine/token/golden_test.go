@@ -32,8 +32,8 @@ func shared(t testing.TB, elem ...string) string {
 	return path
 }
 
-// open reads a compressed vocabulary.
-func open(t testing.TB, name string) *token.Tokenizer {
+// file opens a compressed vocabulary.
+func file(t testing.TB, name string) *gguf.File {
 	t.Helper()
 	zipped, err := os.Open(shared(t, "golden", "tokenizer", name+".gguf.gz"))
 	require.NoError(t, err)
@@ -48,6 +48,13 @@ func open(t testing.TB, name string) *token.Tokenizer {
 	require.NoError(t, plain.Close())
 	f, err := gguf.Open(path)
 	require.NoError(t, err)
+	return f
+}
+
+// open builds the tokenizer of a compressed vocabulary.
+func open(t testing.TB, name string) *token.Tokenizer {
+	t.Helper()
+	f := file(t, name)
 	defer f.Close()
 	tok, err := token.New(f)
 	require.NoError(t, err)

@@ -94,11 +94,12 @@ func (l *loader) tokens() error {
 	}
 	vocab := newVocab(len(texts))
 	vocab.text = make([]byte, 0, total)
+	var text []byte
 	for id, s := range texts {
-		text := []byte(s)
 		if s == "" {
-			text = []byte("[EMPTY_" + strconv.Itoa(id) + "]")
+			s = "[EMPTY_" + strconv.Itoa(id) + "]"
 		}
+		text = append(text[:0], s...)
 		if first, ok := vocab.find(text); ok {
 			return l.corruptf("tokens", "duplicate token %q: ids %d and %d", text, first, id)
 		}
