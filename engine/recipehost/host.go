@@ -1,0 +1,163 @@
+package recipehost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/sys"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/bigmoe/bigmoe/sdk/fault"
+	"github.com/bigmoe/bigmoe/sdk/plan"
+)
+
+// ABIVersion is the version of docs/recipe-abi.md that this host speaks.
+const ABIVersion = 1
+
+// Options bounds what a recipe may use. Zero fields take the defaults.
+type Options struct {
+	Timeout          time.Duration // from the first byte of the module to the plan; 5 s
+	MemoryLimitBytes int64         // of the module, in whole pages of 64 KiB; 64 MiB
+	MaxModuleBytes   int           // 16 MiB
+	MaxResultBytes   int           // of the encoded plan; 16 MiB
+	MaxCalls         int           // questions to the host; 4 million
+}
+
+const pageBytes = 64 << 10
+
+// Host runs recipes.
+type Host struct{ opts Options }
+
+// New returns a host with the given bounds.
+func New(opts Options) *Host {
+	if opts.Timeout <= 0 {
+		opts.Timeout = 5 * time.Second
+	}
+	if opts.MemoryLimitBytes <= 0 {
+		opts.MemoryLimitBytes = 64 << 20
+	}
+	opts.MemoryLimitBytes = min(max(opts.MemoryLimitBytes, pageBytes), 1<<32)
+	if opts.MaxModuleBytes <= 0 {
+		opts.MaxModuleBytes = 16 << 20
+	}
+	if opts.MaxResultBytes <= 0 {
+		opts.MaxResultBytes = 16 << 20
+	}
+	if opts.MaxCalls <= 0 {
+		opts.MaxCalls = 4 << 20
+	}
+	return &Host{opts: opts}
+}
+
+// Plan runs the module, decodes the plan it returns and validates it. Whether the plan fits the file is for the caller
+// to check. The error names the recipe. Its kind is what the recipe said where the recipe refused the file itself;
+// fault.Unsupported for a module that needs something this host does not offer; fault.Corrupt for one that misbehaves.
+func (h *Host) Plan(ctx context.Context, name string, module []byte, src Source) (*plan.Plan, error) {
+	p, err := h.plan(ctx, module, src)
+	if err != nil {
+		return nil, fmt.Errorf("recipe %q: %w", name, err)
+	}
+	if _, err := plan.Validate(p); err != nil {
+		if p.Recipe != name {
+			err = fmt.Errorf("recipe %q: %w", name, err)
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan, error) {
+	timed, cancel := context.WithTimeout(ctx, h.opts.Timeout)
+	defer cancel()
+	s := &session{opts: h.opts, src: src, tensors: src.Tensors()}
+	err := h.run(timed, module, s)
+	switch {
+	case s.err != nil: // says more than the trap that ended the module
+		return nil, s.err
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case timed.Err() != nil:
+		return nil, fault.Corruptf("did not finish within %v", h.opts.Timeout)
+	case err != nil:
+		return nil, err
+	case s.result == nil:
+		return nil, fault.Corruptf("returned without a plan")
+	}
+	p := &plan.Plan{}
+	if err := proto.Unmarshal(s.result, p); err != nil {
+		return nil, fault.Corruptf("returned %d bytes that are not a plan: %w", len(s.result), err)
+	}
+	return p, nil
+}
+
+func (h *Host) run(ctx context.Context, module []byte, s *session) error {
+	if len(module) > h.opts.MaxModuleBytes {
+		return fault.Unsupportedf("module of %d bytes: at most %d are taken", len(module), h.opts.MaxModuleBytes)
+	}
+	config := wazero.NewRuntimeConfigInterpreter().
+		WithCoreFeatures(api.CoreFeaturesV2).
+		WithMemoryLimitPages(uint32(h.opts.MemoryLimitBytes / pageBytes)).
+		WithCloseOnContextDone(true).
+		WithDebugInfoEnabled(false)
+	r := wazero.NewRuntimeWithConfig(ctx, config)
+	defer r.Close(context.WithoutCancel(ctx))
+	if err := s.offer(ctx, r); err != nil {
+		return fault.Bugf("host module: %w", err)
+	}
+	code, err := r.CompileModule(ctx, module)
+	if err != nil {
+		return fault.Corruptf("not a module that can be run: %w", firstLine(err))
+	}
+	for _, export := range []string{"bigmoe_abi_version", "bigmoe_plan"} {
+		if _, ok := code.ExportedFunctions()[export]; !ok {
+			return fault.Corruptf("does not export the function %s: not a recipe", export)
+		}
+	}
+	if _, ok := code.ExportedMemories()["memory"]; !ok {
+		return fault.Corruptf("does not export its memory: not a recipe")
+	}
+	m, err := r.InstantiateModule(ctx, code, wazero.NewModuleConfig().WithName("recipe").WithStartFunctions())
+	if err != nil {
+		return s.ended("start", err)
+	}
+	if f := m.ExportedFunction("_initialize"); f != nil {
+		if _, err := f.Call(ctx); err != nil {
+			return s.ended("_initialize", err)
+		}
+	}
+	version, err := m.ExportedFunction("bigmoe_abi_version").Call(ctx)
+	if err != nil {
+		return s.ended("bigmoe_abi_version", err)
+	}
+	if len(version) != 1 || version[0] != ABIVersion {
+		return fault.Unsupportedf("speaks version %v of the recipe ABI, this build speaks %d", version, ABIVersion)
+	}
+	if _, err := m.ExportedFunction("bigmoe_plan").Call(ctx); err != nil {
+		return s.ended("bigmoe_plan", err)
+	}
+	return nil
+}
+
+// ended explains why a call of the module did not return.
+func (s *session) ended(call string, err error) error {
+	said := ""
+	if text := strings.TrimSpace(string(s.output)); text != "" {
+		said = fmt.Sprintf("; it printed %q", text)
+	}
+	var exit *sys.ExitError
+	if errors.As(err, &exit) {
+		return fault.Corruptf("%s ended the module with status %d%s", call, int32(exit.ExitCode()), said)
+	}
+	return fault.Corruptf("%s trapped: %w%s", call, firstLine(err), said)
+}
+
+// firstLine drops the stack trace that wazero appends.
+func firstLine(err error) error {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return errors.New(line)
+}
