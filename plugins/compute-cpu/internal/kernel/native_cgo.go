@@ -2,4 +2,12 @@
 
 package kernel
 
-func native() []*Set { return nil }
+// native returns the sets beyond Reference that this build has and this CPU runs, slowest first. This is the only
+// place that decides by CPU feature.
+func native() []*Set {
+	var sets []*Set
+	if haveAVX2() {
+		sets = append(sets, &avx2)
+	}
+	return sets
+}

@@ -1,0 +1,148 @@
+//go:build cgo
+
+package kernel
+
+/*
+#cgo CFLAGS: -O3 -std=c11 -Wall -Wextra -Wno-unknown-pragmas
+#cgo LDFLAGS: -lm
+#include "avx2_amd64.h"
+
+#cgo noescape kernel_avx2_matmul
+#cgo nocallback kernel_avx2_matmul
+#cgo noescape kernel_avx2_dot_rows
+#cgo nocallback kernel_avx2_dot_rows
+#cgo noescape kernel_avx2_quantize_q8_0
+#cgo nocallback kernel_avx2_quantize_q8_0
+#cgo noescape kernel_avx2_quantize_q8_1
+#cgo nocallback kernel_avx2_quantize_q8_1
+#cgo noescape kernel_avx2_quantize_q8_k
+#cgo nocallback kernel_avx2_quantize_q8_k
+#cgo noescape kernel_avx2_rms_norm
+#cgo nocallback kernel_avx2_rms_norm
+#cgo noescape kernel_avx2_swiglu
+#cgo nocallback kernel_avx2_swiglu
+#cgo noescape kernel_avx2_softmax
+#cgo nocallback kernel_avx2_softmax
+#cgo noescape kernel_avx2_axpy
+#cgo nocallback kernel_avx2_axpy
+#cgo noescape kernel_avx2_add
+#cgo nocallback kernel_avx2_add
+#cgo noescape kernel_avx2_mul
+#cgo nocallback kernel_avx2_mul
+#cgo noescape kernel_avx2_rope_neox
+#cgo nocallback kernel_avx2_rope_neox
+#cgo noescape kernel_avx2_acc_rows_f32
+#cgo nocallback kernel_avx2_acc_rows_f32
+#cgo noescape kernel_avx2_acc_rows_f16
+#cgo nocallback kernel_avx2_acc_rows_f16
+#cgo noescape kernel_avx2_to_f16
+#cgo nocallback kernel_avx2_to_f16
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/bigmoe/bigmoe/sdk/dtype"
+)
+
+// haveAVX2 reports whether this CPU runs the avx2 set. F16C, which the cpu package does not report, is in every
+// processor with AVX2 and FMA.
+func haveAVX2() bool { return cpu.X86.HasAVX2 && cpu.X86.HasFMA }
+
+// avx2 is the set of avx2_*.c. Decoding whole rows is rare (one embedding row a token) and stays in Go.
+var avx2 = Set{
+	Name:       "avx2",
+	Quantize:   quantizeAVX2,
+	MatMul:     matMulAVX2,
+	Dequantize: dequantize,
+	RMSNorm: func(dst, x, w []float32, eps float32) {
+		dst = dst[:len(x)]
+		if w != nil {
+			w = w[:len(x)]
+		}
+		C.kernel_avx2_rms_norm(floats(dst), floats(x), floats(w), C.int64_t(len(x)), C.float(eps))
+	},
+	SwiGLU: func(dst, gate, up []float32) {
+		gate, up = gate[:len(dst)], up[:len(dst)]
+		C.kernel_avx2_swiglu(floats(dst), floats(gate), floats(up), C.int64_t(len(dst)))
+	},
+	Softmax: func(x []float32) { C.kernel_avx2_softmax(floats(x), C.int64_t(len(x))) },
+	Axpy: func(dst []float32, a float32, x []float32) {
+		x = x[:len(dst)]
+		C.kernel_avx2_axpy(floats(dst), C.float(a), floats(x), C.int64_t(len(dst)))
+	},
+	Add: func(dst, a, b []float32) {
+		a, b = a[:len(dst)], b[:len(dst)]
+		C.kernel_avx2_add(floats(dst), floats(a), floats(b), C.int64_t(len(dst)))
+	},
+	Mul: func(dst, a, b []float32) {
+		a, b = a[:len(dst)], b[:len(dst)]
+		C.kernel_avx2_mul(floats(dst), floats(a), floats(b), C.int64_t(len(dst)))
+	},
+	Dot: func(a, b []float32) float32 {
+		b = b[:len(a)]
+		var out C.float
+		C.kernel_avx2_dot_rows(C.uint32_t(dtype.F32), rawFloats(b), 0, 1, C.int64_t(len(a)), floats(a), &out)
+		return float32(out)
+	},
+	RopeNeox: func(x, cos, sin []float32) {
+		x, sin = x[:2*len(cos)], sin[:len(cos)]
+		C.kernel_avx2_rope_neox(floats(x), floats(cos), floats(sin), C.int64_t(len(cos)))
+	},
+	DotRowsF32: func(out, q, k []float32, stride, rows int) {
+		out = out[:rows]
+		checkRows(len(k), len(q), stride, rows)
+		C.kernel_avx2_dot_rows(C.uint32_t(dtype.F32), rawFloats(k), C.int64_t(4*stride), C.int64_t(rows), C.int64_t(len(q)),
+			floats(q), floats(out))
+	},
+	DotRowsF16: func(out, q []float32, k []uint16, stride, rows int) {
+		out = out[:rows]
+		checkRows(len(k), len(q), stride, rows)
+		C.kernel_avx2_dot_rows(C.uint32_t(dtype.F16), (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(k))), C.int64_t(2*stride),
+			C.int64_t(rows), C.int64_t(len(q)), floats(q), floats(out))
+	},
+	AccRowsF32: func(out, p, v []float32, stride, rows int) {
+		p = p[:rows]
+		checkRows(len(v), len(out), stride, rows)
+		C.kernel_avx2_acc_rows_f32(floats(out), floats(p), floats(v), C.int64_t(stride), C.int64_t(rows), C.int64_t(len(out)))
+	},
+	AccRowsF16: func(out, p []float32, v []uint16, stride, rows int) {
+		p = p[:rows]
+		checkRows(len(v), len(out), stride, rows)
+		C.kernel_avx2_acc_rows_f16(floats(out), floats(p), halves(v), C.int64_t(stride), C.int64_t(rows), C.int64_t(len(out)))
+	},
+	ToF16: func(dst []uint16, x []float32) {
+		dst = dst[:len(x)]
+		C.kernel_avx2_to_f16(halves(dst), floats(x), C.int64_t(len(x)))
+	},
+}
+
+func floats(x []float32) *C.float      { return (*C.float)(unsafe.SliceData(x)) }
+func halves(x []uint16) *C.uint16_t    { return (*C.uint16_t)(unsafe.SliceData(x)) }
+func raw(x []byte) *C.uint8_t          { return (*C.uint8_t)(unsafe.SliceData(x)) }
+func rawFloats(x []float32) *C.uint8_t { return (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(x))) }
+
+func quantizeAVX2(a Act, dst []byte, x []float32) {
+	checkQuantize(a, dst, x)
+	switch a {
+	case ActF32:
+		copy(dst, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x)))
+	case ActQ8_0:
+		C.kernel_avx2_quantize_q8_0(raw(dst), floats(x), C.int64_t(len(x)))
+	case ActQ8_1:
+		C.kernel_avx2_quantize_q8_1(raw(dst), floats(x), C.int64_t(len(x)))
+	case ActQ8_K:
+		C.kernel_avx2_quantize_q8_k(raw(dst), floats(x), C.int64_t(len(x)))
+	default:
+		panic("kernel: unknown " + a.String())
+	}
+}
+
+func matMulAVX2(t dtype.Type, w []byte, rows, n int, act []byte, actStride, tokens int, out []float32, outStride int) {
+	_, rowBytes := checkMatMul(t, w, rows, n, act, actStride, tokens, out, outStride)
+	C.kernel_avx2_matmul(C.uint32_t(t), raw(w), C.int64_t(rowBytes), C.int64_t(rows), C.int64_t(n), raw(act), C.int64_t(actStride),
+		C.int64_t(tokens), floats(out), C.int64_t(outStride))
+}
