@@ -166,6 +166,8 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		{in("absent.gguf"), fault.User, []string{"no such file"}},
 		{dir, fault.User, []string{"not a regular file"}},
+		{write("page.gguf", []byte("404: Not Found")), fault.Corrupt, []string{"not a GGUF", "text file"}},
+		{write("noise.gguf", []byte("\x00\x01\x02\x1b[2J and more than a header of bytes")), fault.Corrupt, []string{"magic", `\x00\x01\x02\x1b`}},
 		{write("two.gguf", append(bytes.Clone(one), one...)), fault.Corrupt, []string{"second header", "concatenated"}},
 		{built("alone-00001-of-00003.gguf", numbered(2)), fault.Corrupt, []string{"00001 of 00003", "split.count"}},
 		{built("alone-00001-of-00002.gguf", numbered(2).Set("split.count", uint16(1))), fault.Corrupt, []string{"00001 of 00002", "split.count"}},

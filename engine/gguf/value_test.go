@@ -1,8 +1,10 @@
 package gguf_test
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +59,12 @@ func TestValueConverts(t *testing.T) {
 		got, err := tt.get(v)
 		require.NoError(t, err, "%T", tt.stored)
 		require.Equal(t, tt.want, got, "%T", tt.stored)
+		require.Equal(t, "k", v.Key())
+		elem, array := v.Type()
+		name := strings.Replace(fmt.Sprintf("%T", tt.stored), "[]", "array of ", 1)
+		require.Equal(t, name, v.TypeName())
+		require.Equal(t, array, strings.HasPrefix(name, "array of "))
+		require.Equal(t, elem.String(), strings.TrimPrefix(name, "array of "))
 	}
 }
 
