@@ -24,6 +24,7 @@ const (
 type Region struct {
 	Bytes []byte
 	ready []atomic.Uint32
+	beat  *atomic.Uint32
 }
 
 // NewRegion describes mapped memory. The readiness words are slots uint32 at byte offset ready, which must be a
@@ -32,7 +33,7 @@ func NewRegion(bytes []byte, ready, slots uint64) (*Region, error) {
 	if ready%4 != 0 || ready > uint64(len(bytes)) || slots > (uint64(len(bytes))-ready)/4 {
 		return nil, fmt.Errorf("region of %d bytes cannot hold %d readiness words at %d", len(bytes), slots, ready)
 	}
-	r := &Region{Bytes: bytes}
+	r := &Region{Bytes: bytes, beat: new(atomic.Uint32)}
 	if slots > 0 {
 		r.ready = unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&bytes[ready])), slots)
 	}
@@ -41,6 +42,10 @@ func NewRegion(bytes []byte, ready, slots uint64) (*Region, error) {
 
 // Word returns readiness word i.
 func (r *Region) Word(i uint32) *atomic.Uint32 { return &r.ready[i] }
+
+// Progress tells the engine that the backend is still at work. Every call to the host and every wait for a slot does so
+// too: only a backend that computes for many seconds between them (or in Load) needs it. Any thread may call it.
+func (r *Region) Progress() { r.beat.Add(1) }
 
 // Landed reports, without waiting, whether all parts in the bit mask are in memory.
 func (r *Region) Landed(s *Slot, parts uint32) bool {
@@ -62,16 +67,36 @@ func (r *Region) Wait(s *Slot, parts uint32) error {
 		case w&parts == parts:
 			return nil
 		}
+		r.Progress() // a slow disk is not a hanging backend
 		futex.WaitSpin(word, w, time.Second)
 	}
 }
 
+// Slots returns n slot records at byte offset off, which must be a multiple of 8.
+func (r *Region) Slots(off uint64, n int) []Slot {
+	return view[Slot](r.Bytes, off, n)
+}
+
 // Float32s returns n float32 at byte offset off, which must be a multiple of 4.
 func (r *Region) Float32s(off uint64, n int) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(&r.Bytes[off : off+4*uint64(n)][0])), n)
+	return view[float32](r.Bytes, off, n)
 }
 
 // Int32s returns n int32 at byte offset off, which must be a multiple of 4.
 func (r *Region) Int32s(off uint64, n int) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Pointer(&r.Bytes[off : off+4*uint64(n)][0])), n)
+	return view[int32](r.Bytes, off, n)
+}
+
+// slotBytes is the size of a slot record: the fields of Slot in order, the parts at a multiple of 8.
+const slotBytes = 40
+
+var _ [slotBytes]byte = [unsafe.Sizeof(Slot{})]byte{}
+
+func view[T any](bytes []byte, off uint64, n int) []T {
+	if n == 0 {
+		return nil
+	}
+	var t T
+	b := bytes[off : off+uint64(n)*uint64(unsafe.Sizeof(t))]
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
 }

@@ -1,0 +1,80 @@
+package memory
+
+import (
+	"fmt"
+	"math"
+	"os"
+
+	mmap "github.com/edsrzf/mmap-go"
+)
+
+// Memory is one mapped region.
+type Memory struct {
+	file  *os.File
+	bytes mmap.MMap
+}
+
+// Create makes a region of the given size, all zero. On Linux its size is sealed: no process can shrink it, so
+// touching it never faults.
+func Create(bytes uint64) (*Memory, error) {
+	if bytes == 0 || bytes > math.MaxInt {
+		return nil, fmt.Errorf("shared memory of %d bytes: impossible size", bytes)
+	}
+	f, err := anonymous(int64(bytes))
+	if err != nil {
+		return nil, fmt.Errorf("shared memory of %d bytes: %w", bytes, err)
+	}
+	return mapped(f, bytes)
+}
+
+// FromFile maps the region behind f, which another process created, and takes f over.
+func FromFile(f *os.File) (*Memory, error) {
+	info, err := f.Stat()
+	if err == nil && (!info.Mode().IsRegular() || info.Size() == 0) {
+		err = fmt.Errorf("%v of %d bytes is no shared region", info.Mode(), info.Size())
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	return mapped(f, uint64(info.Size()))
+}
+
+func mapped(f *os.File, bytes uint64) (*Memory, error) {
+	b, err := mmap.MapRegion(f, int(bytes), mmap.RDWR, 0, 0)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("map shared memory of %d bytes: %w", bytes, err)
+	}
+	return &Memory{file: f, bytes: b}, nil
+}
+
+// Bytes returns the whole region. It starts at a page boundary and never moves.
+func (m *Memory) Bytes() []byte { return m.bytes }
+
+// File is what another process maps, for handing on to a child. Do not close it.
+func (m *Memory) File() *os.File { return m.file }
+
+// Discard gives the pages inside [off, off+n) back to the system, for every process; they read as zero afterwards.
+// Partial pages at both ends are zeroed but stay. Outside Linux it does nothing.
+func (m *Memory) Discard(off, n uint64) error {
+	if off > uint64(len(m.bytes)) || n > uint64(len(m.bytes))-off {
+		return fmt.Errorf("discard %d bytes at %d: region has %d", n, off, len(m.bytes))
+	}
+	if n == 0 {
+		return nil
+	}
+	return m.discard(int64(off), int64(n))
+}
+
+// Close unmaps the region and drops this process's hold on it.
+func (m *Memory) Close() error {
+	if m.bytes == nil {
+		return nil
+	}
+	err := m.bytes.Unmap()
+	if cerr := m.file.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
