@@ -69,6 +69,21 @@ func (c *candidates) sort(k int) {
 	c.sorted = k
 }
 
+// seek walks the candidates from the best on and returns the first position where stop holds, or their number. It sorts
+// only as far as it must: what is sought is near the top as a rule, and the vocabulary is large.
+func (c *candidates) seek(stop func(i int) bool) int {
+	i := 0
+	for want := 256; i < len(c.list); want *= 4 {
+		c.sort(want)
+		for ; i < c.sorted; i++ {
+			if stop(i) {
+				return i
+			}
+		}
+	}
+	return i
+}
+
 // heapify makes h a heap with the worst candidate on top.
 func heapify(h []candidate) {
 	for i := len(h)/2 - 1; i >= 0; i-- {

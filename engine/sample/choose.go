@@ -55,17 +55,15 @@ type mirostat struct {
 func (m *mirostat) reset() { m.mu = 2 * m.tau }
 
 func (m *mirostat) choose(c *candidates, rng *twister) int32 {
-	c.sort(len(c.list))
 	c.softmax()
+	var n int
 	if m.version == 1 {
-		c.keep(m.zipf(c))
+		n = m.zipf(c)
+		c.sort(n)
 	} else {
-		n := 1
-		for n < len(c.list) && -math.Log2(float64(c.list[n].p)) <= float64(m.mu) {
-			n++
-		}
-		c.keep(n)
+		n = c.seek(func(i int) bool { return i > 0 && -math.Log2(float64(c.list[i].p)) > float64(m.mu) })
 	}
+	c.keep(n)
 	at := c.draw(rng)
 	surprise := -float32(math.Log2(float64(c.list[at].p)))
 	m.mu -= m.eta * (surprise - m.tau)
@@ -76,6 +74,7 @@ func (m *mirostat) choose(c *candidates, rng *twister) int32 {
 // exponent it fits to the 100 best.
 func (m *mirostat) zipf(c *candidates) int {
 	const fitted = 100
+	c.sort(fitted)
 	var tb, tt float64
 	for i := 0; i < min(fitted, len(c.list))-1 && c.list[i+1].p > 0; i++ {
 		t := math.Log(float64(i+2) / float64(i+1))

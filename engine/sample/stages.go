@@ -43,23 +43,14 @@ func (s *Sampler) topK() {
 	s.c.keep(k)
 }
 
-// topP sorts only as far as it must: the nucleus is small as a rule, the vocabulary is not.
 func (s *Sampler) topP() {
 	s.c.softmax()
 	var sum float32
-	n := 0
-	for want := max(256, s.p.MinKeep); ; want *= 4 {
-		s.c.sort(want)
-		for ; n < s.c.sorted; n++ {
-			if sum += s.c.list[n].p; sum >= s.p.TopP && n+1 >= s.p.MinKeep {
-				s.c.keep(n + 1)
-				return
-			}
-		}
-		if n == len(s.c.list) {
-			return
-		}
-	}
+	last := s.c.seek(func(i int) bool {
+		sum += s.c.list[i].p
+		return sum >= s.p.TopP && i+1 >= s.p.MinKeep
+	})
+	s.c.keep(min(last+1, len(s.c.list)))
 }
 
 func (s *Sampler) minP() {
