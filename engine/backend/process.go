@@ -42,7 +42,7 @@ type Options struct {
 // Times that nobody needs to choose.
 const (
 	tick        = 100 * time.Millisecond // how often a waiting engine looks around
-	cancelGrace = 10 * time.Second       // for a backend to notice that it was cancelled
+	cancelGrace = 10 * time.Second       // for a backend to notice that it was cancelled; at most HangTimeout
 	closeGrace  = 2 * time.Second        // for a backend to exit by itself
 )
 
@@ -119,15 +119,19 @@ func (p *Process) start(ctx context.Context) error {
 		},
 	})
 
-	ctx, cancel := context.WithTimeout(ctx, p.opts.StartTimeout)
+	limited, cancel := context.WithTimeout(ctx, p.opts.StartTimeout)
 	defer cancel()
-	err = p.connect(ctx)
+	err = p.connect(limited)
 	// Nothing connects a second time, and a killed process could not clean up.
 	if p.sockets != "" {
 		_ = os.RemoveAll(p.sockets)
 	}
 	if err != nil {
-		err = p.startError(ctx, err)
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		} else {
+			err = p.startError(limited, err)
+		}
 		p.child.kill()
 		p.client.Kill()
 		p.lifeline.Close()
@@ -180,7 +184,7 @@ func (p *Process) connect(ctx context.Context) error {
 }
 
 // startError replaces go-plugin's account of a failed start by what happened.
-func (p *Process) startError(ctx context.Context, err error) error {
+func (p *Process) startError(limited context.Context, err error) error {
 	c := p.child
 	if c.pid() == 0 {
 		return fault.As(fault.User, err) // not executable, wrong format
@@ -199,14 +203,14 @@ func (p *Process) startError(ctx context.Context, err error) error {
 	handshake := len(fields) >= 5
 	version, verr := strconv.Atoi(at(fields, 1))
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case limited.Err() != nil:
 		return fmt.Errorf("did not answer within %v%s", p.opts.StartTimeout, said)
-	case ctx.Err() != nil:
-		return ctx.Err()
 	case line != "" && (!handshake || verr != nil):
 		return fault.Userf("is not a backend: it printed %q%s", line, said)
 	case handshake && version != mailbox.Version:
 		return fault.Unsupportedf("speaks version %d of the backend protocol, this program speaks version %d", version, mailbox.Version)
+	case handshake && fields[4] != string(plugin.ProtocolGRPC):
+		return fault.Unsupportedf("wants to be controlled over %s, not grpc", fields[4])
 	}
 	select {
 	case <-c.exited:

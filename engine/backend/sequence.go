@@ -171,10 +171,11 @@ func (s *sequence) ask(ctx context.Context, msg *mailbox.Message) (mailbox.Messa
 			return mailbox.Message{}, p.kill("no sign of life for %v during %v", p.opts.HangTimeout, msg.Kind)
 		}
 		if ctx.Err() != nil {
-			if ignored += looked; ignored >= cancelGrace {
-				_ = p.kill("it did not stop within %v of being cancelled", cancelGrace)
+			if grace := min(cancelGrace, p.opts.HangTimeout); ignored+looked >= grace {
+				_ = p.kill("it did not stop within %v of being cancelled", grace)
 				return mailbox.Message{}, ctx.Err()
 			}
+			ignored += looked
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (r *Region) Wait(s *Slot, parts uint32) error {
 			return nil
 		}
 		r.Progress() // a slow disk is not a hanging backend
-		futex.WaitSpin(word, w, time.Second)
+		futex.WaitSpin(word, w, 100*time.Millisecond)
 	}
 }
 

@@ -161,7 +161,6 @@ type runner struct {
 
 // run has no recover: a panic ends the process, and the engine reports it with the trace.
 func (r *runner) run() {
-	defer close(r.closed)
 	for {
 		msg := r.receive()
 		var err error
@@ -172,6 +171,7 @@ func (r *runner) run() {
 			err = r.seq.Trim(int(msg.Position))
 		case mailbox.Close:
 			err = r.seq.Close()
+			close(r.closed) // before the answer: a load may follow at once
 		default:
 			die("%v is no request", msg.Kind)
 		}

@@ -1,0 +1,455 @@
+package backend
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/memory"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// within fails the test when f takes longer than limit.
+func within(t *testing.T, limit time.Duration, f func()) {
+	t.Helper()
+	start := time.Now()
+	f()
+	require.Less(t, time.Since(start), limit)
+}
+
+func TestKilledInMidEval(t *testing.T) {
+	h := newBench(t)
+	want := script(t, h, h.load(t, InProcess(fake{}, h.memory)))
+
+	for name, token := range map[string]int32{"while it computes": tokenWork, "while it asks": tokenRoutes} {
+		t.Run(name, func(t *testing.T) {
+			p := h.start(t)
+			seq := h.load(t, p)
+			var killed time.Time
+			time.AfterFunc(100*time.Millisecond, func() {
+				killed = time.Now()
+				require.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
+			})
+			err := seq.Eval(t.Context(), h.batch(0, false, token), h)
+			require.Less(t, time.Since(killed), time.Second)
+			require.ErrorContains(t, err, fmt.Sprintf("backend fake (process %d) died: signal: killed", p.PID()))
+			require.Equal(t, fault.Unknown, fault.KindOf(err))
+			require.Equal(t, err, p.Dead())
+			require.Equal(t, err, seq.Eval(t.Context(), h.batch(0, false, 1), h))
+			require.Equal(t, err, seq.Trim(0))
+			require.NoError(t, seq.Close())
+			_, err = p.Load(t.Context(), h.model, h.layout)
+			require.Equal(t, p.Dead(), err)
+			within(t, time.Second, func() { require.NoError(t, p.Close()) })
+
+			require.Equal(t, want, script(t, h, h.load(t, h.start(t))), "a new one works in the same memory")
+		})
+	}
+}
+
+func TestKilledWhileIdle(t *testing.T) {
+	h := newBench(t)
+	p := h.start(t)
+	seq := h.load(t, p)
+	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTERM))
+	require.Eventually(t, func() bool { return p.Dead() != nil }, time.Second, time.Millisecond)
+	require.ErrorContains(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "died: signal: terminated")
+}
+
+func TestPanics(t *testing.T) {
+	h := newBench(t)
+	for token, say := range map[int32]string{tokenPanic: "panic: kernel exploded", tokenPanicThread: "panic: thread exploded"} {
+		p := h.start(t)
+		seq := h.load(t, p)
+		err := seq.Eval(t.Context(), h.batch(0, false, token), h)
+		require.ErrorContains(t, err, say)
+		require.ErrorContains(t, err, "died: exit status 2")
+		require.Equal(t, fault.Bug, fault.KindOf(err))
+	}
+	h.model.Options.Threads = 903
+	_, err := h.start(t).Load(t.Context(), h.model, h.layout)
+	require.ErrorContains(t, err, "panic: load exploded")
+	require.Equal(t, fault.Bug, fault.KindOf(err))
+}
+
+func TestHang(t *testing.T) {
+	h := newBench(t)
+	impatient := func(o *Options) { o.HangTimeout = 400 * time.Millisecond }
+	p := h.start(t, impatient)
+	seq := h.load(t, p)
+	h.delay = 900 * time.Millisecond
+	require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "waiting for a slow disk is no hang")
+	h.delay = 0
+
+	within(t, 3*time.Second, func() {
+		err := seq.Eval(t.Context(), h.batch(1, false, tokenHang), h)
+		require.ErrorContains(t, err, fmt.Sprintf("backend fake (process %d) was killed: no sign of life for 400ms during eval", p.PID()))
+		require.Equal(t, fault.Unknown, fault.KindOf(err))
+	})
+
+	t.Run("stopped", func(t *testing.T) {
+		p := h.start(t, impatient)
+		seq := h.load(t, p)
+		require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP))
+		within(t, 3*time.Second, func() {
+			require.ErrorContains(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "no sign of life")
+		})
+	})
+	t.Run("prepare", func(t *testing.T) {
+		h.model.Options.Threads = 901
+		_, err := h.start(t, impatient).Prepare(t.Context(), h.model)
+		require.ErrorContains(t, err, "no sign of life for 400ms during prepare")
+	})
+	t.Run("load", func(t *testing.T) {
+		p := h.start(t, impatient)
+		h.model.Options.Threads = 904
+		h.load(t, p)
+		h.model.Options.Threads = 905
+		_, err := p.Load(t.Context(), h.model, h.layout)
+		require.ErrorContains(t, err, "no sign of life for 400ms during load")
+	})
+}
+
+func TestCancel(t *testing.T) {
+	h := newBench(t)
+	p := h.start(t)
+	seq := h.load(t, p)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	h.onRoute = func() {
+		if h.routes.Load() == 3 {
+			cancel()
+		}
+	}
+	within(t, time.Second, func() {
+		require.Equal(t, context.Canceled, seq.Eval(ctx, h.batch(0, false, tokenRoutes), h))
+	})
+	require.Equal(t, context.Canceled, seq.Eval(ctx, h.batch(0, false, 1), h), "cancelled beforehand")
+	require.NoError(t, p.Dead())
+
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.Equal(t, context.DeadlineExceeded, seq.Eval(ctx, h.batch(0, false, tokenRoutes), h))
+	require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "works afterwards")
+
+	t.Run("deaf", func(t *testing.T) {
+		p := h.start(t, func(o *Options) { o.HangTimeout = 300 * time.Millisecond })
+		seq := h.load(t, p)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		within(t, 2*time.Second, func() {
+			require.Equal(t, context.DeadlineExceeded, seq.Eval(ctx, h.batch(0, false, tokenWork), h))
+		})
+		require.ErrorContains(t, p.Dead(), "did not stop within 300ms of being cancelled")
+	})
+	t.Run("load", func(t *testing.T) {
+		p := h.start(t)
+		h.model.Options.Threads = 905
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := p.Load(ctx, h.model, h.layout)
+		require.Equal(t, context.DeadlineExceeded, err)
+		require.ErrorContains(t, p.Dead(), "loading was cancelled")
+	})
+}
+
+func TestTwoEnginesAtOnce(t *testing.T) {
+	want := func() []float32 {
+		h := newBench(t)
+		return script(t, h, h.load(t, InProcess(fake{}, h.memory)))
+	}()
+	for i := range 2 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			h := newBench(t)
+			h.delay = time.Millisecond
+			seq := h.load(t, h.start(t))
+			for range 20 {
+				require.NoError(t, seq.Trim(0))
+				require.Equal(t, want, script(t, h, seq))
+			}
+		})
+	}
+}
+
+func TestBadUse(t *testing.T) {
+	h := newBench(t)
+	p := h.start(t)
+	_, err := p.Load(t.Context(), h.model, nil)
+	require.ErrorContains(t, err, "no layout")
+	seq := h.load(t, p)
+	short := h.batch(0, false, 1)
+	short.Logits = short.Logits[1:]
+	noRows := h.batch(0, false, 1)
+	noRows.Rows = nil
+	thin := h.batch(0, false, 1)
+	thin.Rows[0] = thin.Rows[0][1:]
+	for say, b := range map[string]*compute.Batch{
+		"batch of 0 tokens":       h.batch(0, false),
+		"batch of 6 tokens":       h.batch(0, false, 1, 2, 3, 4, 5, 6),
+		"room for 7 logits":       short,
+		"rows of 0 weights":       noRows,
+		"by-row weight 0":         thin,
+		"position 3, expected 0":  h.batch(3, false, 1),
+		"at -1":                   h.batch(-1, false, 1),
+		"route of bank 77":        h.batch(0, false, tokenBadRoute),
+		"wave of 5 slots, at mos": h.batch(0, false, 1),
+	} {
+		if strings.HasPrefix(say, "wave") {
+			h.perWave, h.onRoute = slots, nil
+			err := seq.Eval(t.Context(), b, overfull{h})
+			require.ErrorContains(t, err, say)
+			require.Equal(t, fault.Bug, fault.KindOf(err))
+			continue
+		}
+		err := seq.Eval(t.Context(), b, h)
+		require.ErrorContains(t, err, say)
+		require.Equal(t, fault.Bug, fault.KindOf(err), say)
+	}
+	require.ErrorContains(t, seq.Trim(-1), "to -1")
+	require.NoError(t, seq.Close())
+	require.ErrorContains(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "closed")
+	require.NoError(t, p.Dead())
+}
+
+// overfull returns more slots than the layout has room for.
+type overfull struct{ *bench }
+
+func (o overfull) Route(int, int, []int32, []float32) (compute.Wave, error) {
+	return compute.Wave{Slots: make([]compute.Slot, slots+1)}, nil
+}
+
+func TestStartFailures(t *testing.T) {
+	h := newBench(t)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, []byte("hello"), 0o644))
+	script := filepath.Join(t.TempDir(), "script")
+	require.NoError(t, os.WriteFile(script, []byte("no format the system knows"), 0o755))
+	self, err := os.Executable()
+	require.NoError(t, err)
+
+	for name, c := range map[string]struct {
+		change func(*Options)
+		kind   fault.Kind
+		say    []string
+	}{
+		"missing":        {func(o *Options) { o.Path = file + "-not" }, fault.User, []string{"file-not", "no such file"}},
+		"folder":         {func(o *Options) { o.Path = filepath.Dir(file) }, fault.User, []string{"not a program"}},
+		"not executable": {func(o *Options) { o.Path = file }, fault.User, []string{"permission denied"}},
+		"wrong format":   {func(o *Options) { o.Path = script }, fault.User, []string{"exec format error"}},
+		"exits":          {role("exits"), fault.User, []string{"not a backend", "exit status 3", "no such device"}},
+		"garbage":        {role("garbage"), fault.User, []string{"not a backend", `"hello, world"`}},
+		"silent":         {role("silent"), fault.Unknown, []string{"did not answer within 1s"}},
+		"deaf":           {role("deaf"), fault.Unknown, []string{"start: "}},
+		"old protocol":   {role("netrpc"), fault.Unsupported, []string{"over netrpc, not grpc"}},
+		"newer":          {role("newer"), fault.Unsupported, []string{"speaks version 2", "this program speaks version 1"}},
+		"checksum":       {func(o *Options) { o.SHA256 = make([]byte, 32) }, fault.Corrupt, []string{"sha256 is", "expected 00000000"}},
+		"no memory":      {func(o *Options) { o.Memory = nil }, fault.Bug, []string{"no shared memory"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := h.options("backend")
+			o.StartTimeout = time.Second
+			c.change(&o)
+			within(t, 5*time.Second, func() {
+				_, err := Start(t.Context(), o)
+				require.Error(t, err)
+				for _, say := range c.say {
+					require.ErrorContains(t, err, say)
+				}
+				if c.change != nil && o.Path == self {
+					require.ErrorContains(t, err, self, "names the program")
+				}
+				require.Equal(t, c.kind, fault.KindOf(err), err)
+				require.NotContains(t, err.Error(), "\n")
+			})
+		})
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := Start(ctx, h.options("silent"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+	t.Run("right checksum", func(t *testing.T) {
+		b, err := os.ReadFile(self)
+		require.NoError(t, err)
+		sum := sha256.Sum256(b)
+		h.start(t, func(o *Options) { o.SHA256 = sum[:] })
+	})
+}
+
+func role(name string) func(*Options) {
+	return func(o *Options) { o.Env = []string{roleEnv + "=" + name} }
+}
+
+func TestStartedByHand(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), roleEnv+"=backend")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "This binary is a plugin")
+}
+
+// TestNothingStaysBehind also covers failed starts and killed children.
+func TestNothingStaysBehind(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	h := newBench(t)
+	before := runtime.NumGoroutine()
+	for _, name := range []string{"exits", "garbage", "backend", "backend"} {
+		p, err := Start(t.Context(), h.options(name))
+		if name != "backend" {
+			require.Error(t, err)
+			continue
+		}
+		require.NoError(t, err)
+		seq := h.load(t, p)
+		pid := p.PID()
+		require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, 1), h))
+		within(t, closeGrace, func() { require.NoError(t, p.Close()) })
+		require.NoError(t, p.Close())
+		require.Error(t, syscall.Kill(pid, 0))
+		require.Error(t, p.Dead())
+	}
+	p := h.start(t)
+	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
+	require.Eventually(t, func() bool { return p.Dead() != nil }, time.Second, time.Millisecond)
+	require.NoError(t, p.Close())
+
+	stopped := h.start(t)
+	require.NoError(t, syscall.Kill(stopped.PID(), syscall.SIGSTOP))
+	within(t, closeGrace+time.Second, func() { require.NoError(t, stopped.Close()) })
+
+	left, err := os.ReadDir(temp)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("%s", stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+}
+
+func TestLogs(t *testing.T) {
+	h := newBench(t)
+	var log syncBuffer
+	p := h.start(t, func(o *Options) { o.Log = zerolog.New(&log).Level(zerolog.DebugLevel) })
+	seq := h.load(t, p)
+	require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, tokenChatter), h))
+	require.Eventually(t, func() bool {
+		s := log.String()
+		return strings.Contains(s, `"level":"debug","message":"printed after the handshake"`) &&
+			strings.Contains(s, `"level":"debug","message":"written to descriptor 2"`)
+	}, 2*time.Second, 10*time.Millisecond)
+	require.NoError(t, p.Close())
+	require.NotContains(t, log.String(), `"error"`, "an orderly end is no error")
+	require.NotContains(t, log.String(), `"warn"`)
+}
+
+// lonelyEngine is the engine that TestEngineKilled kills.
+func lonelyEngine() {
+	must := func(err error) {
+		if err != nil {
+			fmt.Println("failed:", err)
+			os.Exit(1)
+		}
+	}
+	t := &testing.T{}
+	h := &bench{model: model(t), perWave: slots}
+	var err error
+	h.layout, err = compute.NewLayout(h.model, slots)
+	must(err)
+	h.memory, err = memory.Create(1 << 30)
+	must(err)
+	for i := range 1 << 20 {
+		h.memory.Bytes()[1<<24+i] = 1
+	}
+	p, err := Start(context.Background(), h.options("backend"))
+	must(err)
+	seq, err := p.Load(context.Background(), h.model, h.layout)
+	must(err)
+	fmt.Println(p.PID())
+	token := int32(tokenWork)
+	if os.Getenv("BIGMOE_TEST_IDLE") != "" {
+		select {}
+	}
+	must(seq.Eval(context.Background(), h.batch(0, false, token), h))
+}
+
+func TestEngineKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("looks into /proc")
+	}
+	for _, idle := range []string{"", "yes"} {
+		temp := t.TempDir()
+		self, err := os.Executable()
+		require.NoError(t, err)
+		cmd := exec.Command(self)
+		cmd.Env = append(os.Environ(), roleEnv+"=engine", "BIGMOE_TEST_IDLE="+idle, "TMPDIR="+temp)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		pid, err := strconv.Atoi(strings.TrimSpace(line))
+		require.NoError(t, err, line)
+		time.Sleep(50 * time.Millisecond)
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		require.NoError(t, err)
+		require.Contains(t, string(maps), "memfd:bigmoe")
+		id := inode(t, pid)
+
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil || state(pid) == "Z" }, time.Second, 5*time.Millisecond)
+		require.Empty(t, holders(id), "somebody still has the memory")
+		left, err := os.ReadDir(temp)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+}
+
+// inode identifies the memfd of a process.
+func inode(t *testing.T, pid int) string {
+	var st syscall.Stat_t
+	require.NoError(t, syscall.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, compute.RegionFD), &st))
+	return fmt.Sprint(st.Ino)
+}
+
+// holders returns the processes that map the memfd with the given inode.
+func holders(inode string) []string {
+	var pids []string
+	maps, _ := filepath.Glob("/proc/[0-9]*/maps")
+	for _, name := range maps {
+		b, _ := os.ReadFile(name)
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) >= 6 && f[4] == inode && strings.HasPrefix(f[5], "/memfd:bigmoe") {
+				pids = append(pids, name)
+			}
+		}
+	}
+	return pids
+}
+
+func state(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return at(strings.Fields(rest), 0)
+}
