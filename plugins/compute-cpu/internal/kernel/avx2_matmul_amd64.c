@@ -2,7 +2,7 @@
 
 // Products of quantised and float weight rows with activation rows, AVX2 + FMA + F16C.
 //
-// Integer sums inside a block are exact, so lanes may hold anything: four rows (decode) or eight rows (prefill). The
+// Integer sums inside a block are exact, so lanes may hold anything: the elements of a block or the rows of a group. The
 // float part is the same for every shape: one accumulator per output, block after block, multiply and add unfused,
 // as written in format.go. Change one and all must change.
 
@@ -15,7 +15,11 @@
 
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
+#define INLINE_ANY static inline __attribute__((always_inline)) // usable outside TARGET too
 #define UNROLL _Pragma("GCC unroll 8")
+
+// Pins a running sum: without it gcc regroups the additions of an unrolled loop and spills all their terms.
+#define KEEP(v) __asm__("" : "+x"(v))
 
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30, MXFP4 = 39 };
 
@@ -26,22 +30,21 @@ INLINE uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v
 INLINE float load_f32(const void *p) { float v; memcpy(&v, p, 4); return v; }
 INLINE float load_f16(const void *p) { return _cvtsh_ss(load_u16(p)); }
 
-// The sums of the lanes of four vectors, in order.
-INLINE __m128i sum4(__m256i a, __m256i b, __m256i c, __m256i d) {
-    __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
-    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+// The sums of the lanes of four vectors, in order, as two halves still to be added.
+INLINE __m256i halfsum4(__m256i a, __m256i b, __m256i c, __m256i d) {
+    return _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
 }
 
-INLINE __m128i sum4_128(__m128i a, __m128i b, __m128i c, __m128i d) {
-    return _mm_hadd_epi32(_mm_hadd_epi32(a, b), _mm_hadd_epi32(c, d));
-}
-
-// sum4 for lanes so small that eight of them together fit 16 bits: packs and multiply-adds are cheaper than hadd.
-INLINE __m128i sum4_small(__m256i a, __m256i b, __m256i c, __m256i d) {
+// The same for lanes so small that eight of them together fit 16 bits: packs and multiply-adds are cheaper than hadd.
+INLINE __m256i halfsum4_small(__m256i a, __m256i b, __m256i c, __m256i d) {
     const __m256i one = _mm256_set1_epi16(1);
     __m256i ab = _mm256_madd_epi16(_mm256_packs_epi32(a, b), one);
     __m256i cd = _mm256_madd_epi16(_mm256_packs_epi32(c, d), one);
-    __m256i s = _mm256_madd_epi16(_mm256_packs_epi32(ab, cd), one);
+    return _mm256_madd_epi16(_mm256_packs_epi32(ab, cd), one);
+}
+
+INLINE __m128i sum4(__m256i a, __m256i b, __m256i c, __m256i d) {
+    __m256i s = halfsum4(a, b, c, d);
     return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
 }
 
@@ -67,9 +70,15 @@ INLINE void transpose8(__m256i v[8]) {
 // Activation bytes k..k+3 in every 32-bit lane.
 INLINE __m256i broadcast4(const uint8_t *y) { return _mm256_set1_epi32((int32_t)load_u32(y)); }
 
+// Rows lie one after another, so what the next rows need is one linear stretch. Touching it front to back, a bit per
+// block, keeps the memory busy where reading four short rows side by side does not.
+INLINE void prefetch(const uint8_t *p, int bytes) {
+    UNROLL for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
 // ---- blocks of 32 ------------------------------------------------------------------------------------------------
 
-INLINE int block_bytes(int type) {
+INLINE_ANY int block_bytes(int type) {
     switch (type) {
     case Q4_0: return 18;
     case Q4_1: return 20;
@@ -90,10 +99,9 @@ INLINE int act_codes(int type) { return has_offset(type) ? 4 : 2; }
 // What unsigned codes of codes32 exceed the true ones by.
 INLINE int bias32(int type) { return type == Q4_0 ? 8 : type == Q5_0 ? 16 : type == MXFP4 ? 12 : 0; }
 
-INLINE __m256i nibbles(const uint8_t *qs) {
-    __m128i v = load128(qs);
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
-    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+INLINE __m256i nibbles(const uint8_t *qs) { // low ones of 16 bytes, then high ones
+    __m256i v = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(load128(qs)), _mm256_setr_epi64x(0, 0, 4, 4));
+    return _mm256_and_si256(v, _mm256_set1_epi8(15));
 }
 
 // 16 in byte i where bit i of qh is set.
@@ -118,51 +126,62 @@ INLINE __m256i codes32(int type, const uint8_t *b) {
     }
 }
 
-INLINE float half_e8m0(uint8_t e) { // 2^(e-128), NaN for 255
-    uint32_t bits = e < 2 ? 0x00200000u << e : e == 255 ? 0x7fc00000u : (uint32_t)(e - 1) << 23;
-    return load_f32(&bits);
+// 2^(e-128) for eight E8M0 bytes, NaN for 255: e in the exponent field is 2^(e-127), except that 0 must become the
+// subnormal 2^-127 and 255, which reads as Inf, NaN.
+INLINE __m256 half_e8m0(const uint8_t *w, int64_t stride) {
+    uint32_t lo = w[0] | (uint32_t)w[stride] << 8 | (uint32_t)w[2 * stride] << 16 | (uint32_t)w[3 * stride] << 24;
+    uint32_t hi = w[4 * stride] | (uint32_t)w[5 * stride] << 8 | (uint32_t)w[6 * stride] << 16 | (uint32_t)w[7 * stride] << 24;
+    __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)(lo | (uint64_t)hi << 32)));
+    __m256 v = _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
+    return _mm256_add_ps(_mm256_mul_ps(v, _mm256_set1_ps(0.5f)), _mm256_sub_ps(v, v));
 }
 
-// Four binary16 numbers, at the same offset of four blocks.
-INLINE __m128 halves4(const uint8_t *const w[4], int64_t at) {
-    uint64_t lo = load_u16(w[0] + at) | (uint64_t)load_u16(w[1] + at) << 16;
-    uint64_t hi = load_u16(w[2] + at) | (uint64_t)load_u16(w[3] + at) << 16;
+// Four binary16 numbers, stride apart.
+INLINE __m128 halves4(const uint8_t *w, int64_t stride) {
+    uint64_t lo = load_u16(w) | (uint64_t)load_u16(w + stride) << 16;
+    uint64_t hi = load_u16(w + 2 * stride) | (uint64_t)load_u16(w + 3 * stride) << 16;
     return _mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)(lo | hi << 32)));
 }
 
-INLINE __m128 scales4(int type, const uint8_t *const w[4], int64_t at) {
-    if (type == MXFP4) {
-        return _mm_setr_ps(half_e8m0(w[0][at]), half_e8m0(w[1][at]), half_e8m0(w[2][at]), half_e8m0(w[3][at]));
-    }
-    return halves4(w, at);
+INLINE __m256 halves8(const uint8_t *w, int64_t stride) {
+    return _mm256_set_m128(halves4(w + 4 * stride, stride), halves4(w, stride));
 }
 
-// Four rows, one token.
-INLINE __m128 vec32(int type, const uint8_t *const w[4], int64_t ahead, int64_t blocks, const uint8_t *act) {
+// The scales of eight blocks.
+INLINE __m256 scales8(int type, const uint8_t *w, int64_t stride) {
+    return type == MXFP4 ? half_e8m0(w, stride) : halves8(w, stride);
+}
+
+// Eight rows, one token.
+INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     const __m256i one = _mm256_set1_epi16(1);
-    __m128 acc = _mm_setzero_ps();
-    int64_t at = 0;
-    for (int64_t b = 0; b < blocks; b++, at += block_bytes(type), act += act_bytes(type)) {
-        __m256i y = load256(act + act_codes(type)), p[4];
+    __m256 acc = _mm256_setzero_ps();
+    const uint8_t *next = w + 8 * stride;
+    for (; blocks > 0; blocks--, w += block_bytes(type), act += act_bytes(type), next += 8 * block_bytes(type)) {
+        prefetch(next, 8 * block_bytes(type));
+        __m256i y = load256(act + act_codes(type)), s[2];
         __m256i bias = _mm256_maddubs_epi16(_mm256_set1_epi8((char)bias32(type)), y);
-        UNROLL for (int r = 0; r < 4; r++) {
-            _mm_prefetch((const char *)(w[r] + at + ahead), _MM_HINT_T0);
-            __m256i q = codes32(type, w[r] + at);
-            if (type == Q8_0) { // unsigned by signed: move the sign; 2*128*127 fits
-                p[r] = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q));
-            } else {
-                p[r] = _mm256_maddubs_epi16(q, y);
-                if (bias32(type)) p[r] = _mm256_sub_epi16(p[r], bias);
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m256i p[4];
+            UNROLL for (int r = 0; r < 4; r++) {
+                __m256i q = codes32(type, w + (4 * h + r) * stride);
+                if (type == Q8_0) { // unsigned by signed: move the sign; 2*128*127 fits
+                    p[r] = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q));
+                } else {
+                    p[r] = _mm256_maddubs_epi16(q, y);
+                    if (bias32(type)) p[r] = _mm256_sub_epi16(p[r], bias);
+                }
+                p[r] = _mm256_madd_epi16(p[r], one);
             }
-            p[r] = _mm256_madd_epi16(p[r], one);
+            s[h] = type == Q8_0 ? halfsum4(p[0], p[1], p[2], p[3]) : halfsum4_small(p[0], p[1], p[2], p[3]);
         }
-        __m128i sum = type == Q8_0 ? sum4(p[0], p[1], p[2], p[3]) : sum4_small(p[0], p[1], p[2], p[3]);
-        __m128 dy = _mm_set1_ps(load_f16(act));
-        __m128 v = _mm_mul_ps(_mm_mul_ps(scales4(type, w, at), dy), _mm_cvtepi32_ps(sum));
+        __m256i sum = _mm256_add_epi32(_mm256_permute2x128_si256(s[0], s[1], 0x20), _mm256_permute2x128_si256(s[0], s[1], 0x31));
+        __m256 dy = _mm256_set1_ps(load_f16(act));
+        __m256 v = _mm256_mul_ps(_mm256_mul_ps(scales8(type, w, stride), dy), _mm256_cvtepi32_ps(sum));
         if (has_offset(type)) {
-            v = _mm_add_ps(v, _mm_mul_ps(halves4(w, at + 2), _mm_set1_ps(load_f16(act + 2))));
+            v = _mm256_add_ps(v, _mm256_mul_ps(halves8(w + 2, stride), _mm256_set1_ps(load_f16(act + 2))));
         }
-        acc = _mm_add_ps(acc, v);
+        acc = _mm256_add_ps(acc, v);
     }
     return acc;
 }
@@ -181,21 +200,15 @@ typedef struct {
 
 enum { ACTS = 2048 }; // activation blocks summarised at a time: 24 KB of stack
 
-INLINE __m256 scales8(int type, const uint8_t *const w[8], int64_t at) {
-    return _mm256_set_m128(scales4(type, w + 4, at), scales4(type, w, at));
-}
-
-INLINE void unpack32(int type, tile32 *t, const uint8_t *const w[8], int64_t ahead, int64_t at, int blocks) {
-    for (int b = 0; b < blocks; b++, at += block_bytes(type)) {
+INLINE void unpack32(int type, tile32 *t, const uint8_t *w, int64_t stride, const uint8_t *next, int blocks) {
+    for (int b = 0; b < blocks; b++, w += block_bytes(type), next += 8 * block_bytes(type)) {
         __m256i v[8];
-        UNROLL for (int r = 0; r < 8; r++) {
-            _mm_prefetch((const char *)(w[r] + at + ahead), _MM_HINT_T0);
-            v[r] = codes32(type, w[r] + at);
-        }
+        prefetch(next, 8 * block_bytes(type));
+        UNROLL for (int r = 0; r < 8; r++) v[r] = codes32(type, w + r * stride);
         transpose8(v);
         UNROLL for (int g = 0; g < 8; g++) t->q[8 * b + g] = v[g];
-        t->d[b] = scales8(type, w, at);
-        if (has_offset(type)) t->m[b] = scales8(type, w, at + 2);
+        t->d[b] = scales8(type, w, stride);
+        if (has_offset(type)) t->m[b] = halves8(w + 2, stride);
     }
 }
 
@@ -221,9 +234,13 @@ INLINE void mul32(int type, const tile32 *t, int blocks, const uint8_t *act, int
                     if (type == Q8_0) v = _mm256_sign_epi8(v, q);
                     v = _mm256_maddubs_epi16(mag, v);
                     p[u] = i == 0 ? v : _mm256_add_epi16(p[u], v);
+                    KEEP(p[u]);
                 }
             }
-            UNROLL for (int u = 0; u < T; u++) sum[u] = _mm256_add_epi32(sum[u], _mm256_madd_epi16(p[u], one));
+            UNROLL for (int u = 0; u < T; u++) {
+                sum[u] = _mm256_add_epi32(sum[u], _mm256_madd_epi16(p[u], one));
+                KEEP(sum[u]);
+            }
         }
         UNROLL for (int u = 0; u < T; u++) {
             const act32 *i = &info[u * info_stride + b];
@@ -269,76 +286,83 @@ INLINE __m256i codes_k(int type, const uint8_t *w, int b) {
     return q;
 }
 
-// The 16 scales, or 8 scales and 8 mins, of a super-block as 16-bit numbers in file order.
-INLINE __m256i scales_k(int type, const uint8_t *w) {
-    if (type == Q6_K) return _mm256_cvtepi8_epi16(load128(w + 192));
-    uint32_t s0 = load_u32(w + 4), s1 = load_u32(w + 8), s2 = load_u32(w + 12);
-    uint32_t sc_hi = (s2 & 0x0f0f0f0f) | (s0 >> 2 & 0x30303030);
-    uint32_t mn_hi = (s2 >> 4 & 0x0f0f0f0f) | (s1 >> 2 & 0x30303030);
-    uint64_t sc = (s0 & 0x3f3f3f3f) | (uint64_t)sc_hi << 32, mn = (s1 & 0x3f3f3f3f) | (uint64_t)mn_hi << 32;
-    return _mm256_cvtepu8_epi16(_mm_set_epi64x((int64_t)mn, (int64_t)sc));
+// The 8 scales and 8 mins of two Q4_K or Q5_K blocks, as bytes, one block in each half.
+INLINE __m256i scales_k45(const uint8_t *w0, const uint8_t *w1) {
+    const int z = -128; // shuffles in a zero
+#define TWICE(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
+    const __m256i low6 = TWICE(4, 5, 6, 7, z, z, z, z, 8, 9, 10, 11, z, z, z, z);
+    const __m256i low4 = TWICE(z, z, z, z, 12, 13, 14, 15, z, z, z, z, 12, 13, 14, 15);
+    const __m256i top2 = TWICE(z, z, z, z, 4, 5, 6, 7, z, z, z, z, 8, 9, 10, 11);
+    const __m256i down = _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4);
+#undef TWICE
+    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(w0)), load128(w1), 1);
+    __m256i a = _mm256_and_si256(_mm256_shuffle_epi8(v, low6), _mm256_set1_epi8(63));
+    __m256i b = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(v, low4), down), _mm256_set1_epi8(15));
+    __m256i c = _mm256_and_si256(_mm256_srli_epi32(_mm256_shuffle_epi8(v, top2), 2), _mm256_set1_epi8(48));
+    return _mm256_or_si256(_mm256_or_si256(a, b), c);
 }
 
 // Sums of 32 activation codes, as 16-bit numbers.
 INLINE __m128i bsums32(const uint8_t *act) { return _mm_hadd_epi16(load128(act + 260), load128(act + 276)); }
 
-// Σ scale * code * activation of one super-block; its lanes add up to the integer of the specification. mins gets
-// lanes that add up to Σ min * bsum (not for Q6_K).
-INLINE __m256i dot_k(int type, const uint8_t *w, const uint8_t *act, __m256i bsums, __m128i *mins) {
+// Adds Σ scale * code * activation of one super-block to the lanes of sum. scales holds bytes, in each half those that
+// half needs: sub-block b's at byte b; for Q6_K, with two per sub-block, even ones in the low half, odd in the high.
+INLINE __m256i dot_k(int type, const uint8_t *w, const uint8_t *act, __m256i scales, __m256i sum) {
     const uint8_t *y = act + 4;
-    __m256i sum, sc;
-    if (type == Q6_K) {
-        // Even scales in the low half, odd ones in the high half: a sub-block of 32 has two, one per half.
-        const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-        sc = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load128(w + 192), split));
-        sum = _mm256_slli_epi32(_mm256_madd_epi16(sc, bsums), 5);
-        sum = _mm256_sub_epi32(_mm256_setzero_si256(), sum);
-    } else {
-        sc = scales_k(type, w);
-        *mins = _mm_madd_epi16(_mm256_extracti128_si256(sc, 1), _mm256_castsi256_si128(bsums));
-        sc = _mm256_permute2x128_si256(sc, sc, 0);
-        sum = _mm256_setzero_si256();
-    }
     UNROLL for (int b = 0; b < 8; b++) {
-        __m256i scale = _mm256_shuffle_epi8(sc, _mm256_set1_epi16((short)(2 * b | (2 * b + 1) << 8)));
+        // A scale in all 16-bit lanes: zero-extended, or for Q6_K, whose bytes are signed, 16 bits wide already.
+        int pick = type == Q6_K ? 2 * b | (2 * b + 1) << 8 : b | 0x8000;
+        __m256i scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)pick));
         __m256i p = _mm256_maddubs_epi16(codes_k(type, w, b), load256(y + 32 * b));
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(p, scale));
+        KEEP(sum);
     }
     return sum;
 }
 
-// dy * (d*sum - dmin*mins), or dy * d * sum: exactly as in format.go.
-INLINE __m128 combine4(__m128 dy, __m128 d, __m128 dmin, __m128i sum, __m128i mins) {
-    __m128 v = _mm_sub_ps(_mm_mul_ps(d, _mm_cvtepi32_ps(sum)), _mm_mul_ps(dmin, _mm_cvtepi32_ps(mins)));
-    return _mm_mul_ps(dy, v);
-}
-
-// Four rows, one token.
-INLINE __m128 vec_k(int type, const uint8_t *const w[4], int64_t ahead, int64_t blocks, const uint8_t *act) {
+// Four rows, one token, Q4_K or Q5_K.
+INLINE __m128 vec_k45(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     __m128 acc = _mm_setzero_ps();
-    int64_t at = 0;
-    for (int64_t b = 0; b < blocks; b++, at += block_bytes(type), act += ACT_K) {
-        __m256i s[4], bsums;
-        __m128i m[4];
-        if (type == Q6_K) { // the order of the scales in dot_k
-            const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-            bsums = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load256(act + 260), split), 0xd8);
-        } else {
-            bsums = _mm256_castsi128_si256(bsums32(act));
-        }
-        UNROLL for (int r = 0; r < 4; r++) {
-            UNROLL for (int line = 0; line < block_bytes(type); line += 64) {
-                _mm_prefetch((const char *)(w[r] + at + ahead + line), _MM_HINT_T0);
-            }
-            s[r] = dot_k(type, w[r] + at, act, bsums, &m[r]);
+    const uint8_t *next = w + 4 * stride;
+    for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
+        __m256i s[4], m[2], bsums = _mm256_broadcastsi128_si256(bsums32(act));
+        UNROLL for (int r = 0; r < 4; r += 2, next += 2 * block_bytes(type)) {
+            const uint8_t *w0 = w + r * stride, *w1 = w + (r + 1) * stride;
+            prefetch(next, 2 * block_bytes(type));
+            __m256i scales = scales_k45(w0, w1), zero = _mm256_setzero_si256();
+            m[r / 2] = _mm256_madd_epi16(_mm256_unpackhi_epi8(scales, zero), bsums);
+            s[r] = dot_k(type, w0, act, _mm256_permute2x128_si256(scales, scales, 0x00), zero);
+            s[r + 1] = dot_k(type, w1, act, _mm256_permute2x128_si256(scales, scales, 0x11), zero);
         }
         __m128i sum = sum4(s[0], s[1], s[2], s[3]);
-        __m128 dy = _mm_set1_ps(load_f32(act)), v;
-        if (type == Q6_K) {
-            v = _mm_mul_ps(_mm_mul_ps(dy, halves4(w, at + 208)), _mm_cvtepi32_ps(sum));
-        } else {
-            v = combine4(dy, halves4(w, at), halves4(w, at + 2), sum, sum4_128(m[0], m[1], m[2], m[3]));
+        __m256i even_odd = _mm256_hadd_epi32(m[0], m[1]); // rows 0 and 2 | rows 1 and 3
+        even_odd = _mm256_hadd_epi32(even_odd, even_odd);
+        __m128i mins = _mm_unpacklo_epi32(_mm256_castsi256_si128(even_odd), _mm256_extracti128_si256(even_odd, 1));
+        __m128 v = _mm_mul_ps(halves4(w, stride), _mm_cvtepi32_ps(sum));
+        v = _mm_sub_ps(v, _mm_mul_ps(halves4(w + 2, stride), _mm_cvtepi32_ps(mins)));
+        acc = _mm_add_ps(acc, _mm_mul_ps(_mm_set1_ps(load_f32(act)), v));
+    }
+    return acc;
+}
+
+// Four rows, one token, Q6_K.
+INLINE __m128 vec_q6_k(const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
+    __m128 acc = _mm_setzero_ps();
+    const uint8_t *next = w + 4 * stride;
+    for (; blocks > 0; blocks--, w += block_bytes(Q6_K), act += ACT_K) {
+        // Even scales and sums in the low half, odd ones in the high half.
+        const __m256i pairs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+        const __m128i bytes = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+        __m256i s[4], bsums = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load256(act + 260), pairs), 0xd8);
+        UNROLL for (int r = 0; r < 4; r++, next += block_bytes(Q6_K)) {
+            const uint8_t *wr = w + r * stride;
+            prefetch(next, block_bytes(Q6_K));
+            __m256i scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load128(wr + 192), bytes));
+            __m256i bias = _mm256_slli_epi32(_mm256_madd_epi16(scales, bsums), 5);
+            s[r] = dot_k(Q6_K, wr, act, scales, _mm256_sub_epi32(_mm256_setzero_si256(), bias));
         }
+        __m128i sum = sum4(s[0], s[1], s[2], s[3]);
+        __m128 v = _mm_mul_ps(_mm_mul_ps(_mm_set1_ps(load_f32(act)), halves4(w + 208, stride)), _mm_cvtepi32_ps(sum));
         acc = _mm_add_ps(acc, v);
     }
     return acc;
@@ -351,29 +375,33 @@ typedef struct {
     __m256 d, dmin;
 } tile_k;
 
-INLINE void unpack_k(int type, tile_k *t, const uint8_t *const w[8], int64_t ahead, int64_t at) {
-    const __m256i even = _mm256_set1_epi64x(0x0504050401000100) , odd = _mm256_set1_epi64x(0x0706070603020302);
-    const __m256i quad = _mm256_setr_epi64x(0, 0x0808080808080808, 0, 0x0808080808080808);
+INLINE void unpack_k(int type, tile_k *t, const uint8_t *w, int64_t stride, const uint8_t *next) {
+    // Each 32-bit lane holds two neighbouring scales of one row; sc wants twice the first and twice the second.
+    const __m256i even = _mm256_setr_epi64x(0x0504050401000100, 0x0d0c0d0c09080908, 0x0504050401000100, 0x0d0c0d0c09080908);
+    const __m256i odd = _mm256_add_epi8(even, _mm256_set1_epi8(2));
     __m256i v[8];
-    UNROLL for (int r = 0; r < 8; r++) v[r] = scales_k(type, w[r] + at);
-    transpose8(v);
-    for (int i = 0; i < (type == Q6_K ? 8 : 4); i++) {
-        t->sc[2 * i] = _mm256_shuffle_epi8(v[i], _mm256_add_epi8(even, quad));
-        t->sc[2 * i + 1] = _mm256_shuffle_epi8(v[i], _mm256_add_epi8(odd, quad));
-    }
     if (type == Q6_K) {
-        UNROLL for (int i = 0; i < 8; i++) t->pairs[i] = v[i];
-        t->d = scales8(type, w, at + 208);
+        UNROLL for (int r = 0; r < 8; r++) v[r] = _mm256_cvtepi8_epi16(load128(w + r * stride + 192));
+        t->d = halves8(w + 208, stride);
     } else {
-        UNROLL for (int i = 0; i < 4; i++) t->pairs[i] = v[4 + i];
-        t->d = scales8(type, w, at);
-        t->dmin = scales8(type, w, at + 2);
-    }
-    UNROLL for (int b = 0; b < 8; b++) {
-        UNROLL for (int r = 0; r < 8; r++) v[r] = codes_k(type, w[r] + at, b);
-        if (b % 2 == 0) {
-            UNROLL for (int r = 0; r < 8; r++) _mm_prefetch((const char *)(w[r] + at + ahead + 32 * b), _MM_HINT_T0);
+        UNROLL for (int r = 0; r < 8; r += 2) {
+            __m256i two = scales_k45(w + r * stride, w + (r + 1) * stride);
+            v[r] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(two));
+            v[r + 1] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(two, 1));
         }
+        t->d = halves8(w, stride);
+        t->dmin = halves8(w + 2, stride);
+    }
+    transpose8(v);
+    const int scales = type == Q6_K ? 8 : 4; // lanes of scales; the mins follow
+    for (int i = 0; i < scales; i++) {
+        t->sc[2 * i] = _mm256_shuffle_epi8(v[i], even);
+        t->sc[2 * i + 1] = _mm256_shuffle_epi8(v[i], odd);
+    }
+    for (int i = 0; i < scales; i++) t->pairs[i] = v[i + 8 - scales];
+    UNROLL for (int b = 0; b < 8; b++, next += block_bytes(type)) {
+        prefetch(next, block_bytes(type));
+        UNROLL for (int r = 0; r < 8; r++) v[r] = codes_k(type, w + r * stride, b);
         transpose8(v);
         UNROLL for (int g = 0; g < 8; g++) t->q[8 * b + g] = v[g];
     }
@@ -392,10 +420,14 @@ INLINE void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_str
                 UNROLL for (int u = 0; u < T; u++) {
                     __m256i v = _mm256_maddubs_epi16(q, broadcast4(y + u * act_stride + 4 * (g + i)));
                     p[u] = i == 0 ? v : _mm256_add_epi16(p[u], v);
+                    KEEP(p[u]);
                 }
             }
             __m256i scale = t->sc[type == Q6_K ? 2 * b + g / 4 : b];
-            UNROLL for (int u = 0; u < T; u++) sum[u] = _mm256_add_epi32(sum[u], _mm256_madd_epi16(p[u], scale));
+            UNROLL for (int u = 0; u < T; u++) {
+                sum[u] = _mm256_add_epi32(sum[u], _mm256_madd_epi16(p[u], scale));
+                KEEP(sum[u]);
+            }
         }
     }
     UNROLL for (int u = 0; u < T; u++) {
@@ -423,83 +455,107 @@ INLINE void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_str
 
 // ---- quantised products ------------------------------------------------------------------------------------------
 
-// The rows r0 .. r0+count-1; past the last one, the last again, whose results are dropped.
-INLINE void row_pointers(const uint8_t **p, int count, const uint8_t *w, int64_t row_bytes, int64_t r0, int64_t rows) {
-    for (int r = 0; r < count; r++) p[r] = w + (r0 + r < rows ? r0 + r : rows - 1) * row_bytes;
-}
+INLINE_ANY int is_k(int type) { return type >= Q4_K && type <= Q6_K; }
 
-// One token: four rows at a time. The next four are prefetched, since short rows end before the hardware catches on.
-INLINE void matvec(int type, const uint8_t *w, int64_t row_bytes, int64_t rows, const uint8_t *act, float *out) {
-    int64_t blocks = row_bytes / block_bytes(type);
-    for (int64_t r = 0; r < rows; r += 4) {
-        const uint8_t *p[4];
-        row_pointers(p, 4, w, row_bytes, r, rows);
-        int64_t ahead = 4 * row_bytes;
-        __m128 v = type >= Q4_K && type <= Q6_K ? vec_k(type, p, ahead, blocks, act) : vec32(type, p, ahead, blocks, act);
-        if (rows - r >= 4) {
-            _mm_storeu_ps(out + r, v);
-        } else {
-            float part[4];
-            _mm_storeu_ps(part, v);
-            memcpy(out + r, part, (size_t)(rows - r) * sizeof(float));
-        }
+// Where a group of count rows starts that should start at r: earlier when fewer are left, so that some rows are
+// computed twice, to the same bits.
+INLINE int64_t group_start(int64_t r, int64_t count, int64_t rows) { return rows - r < count ? rows - count : r; }
+
+// One token, at least as many rows as a group has.
+INLINE void matvec(int type, const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, float *out) {
+    const int group = is_k(type) ? 4 : 8;
+    for (int64_t r = 0; r < rows; r += group) {
+        int64_t at = group_start(r, group, rows);
+        const uint8_t *p = w + at * stride;
+        if (type == Q6_K) _mm_storeu_ps(out + at, vec_q6_k(p, stride, blocks, act));
+        else if (is_k(type)) _mm_storeu_ps(out + at, vec_k45(type, p, stride, blocks, act));
+        else _mm256_storeu_ps(out + at, vec32(type, p, stride, blocks, act));
     }
 }
 
 enum { MAX_TOKENS = 64 };
 
-// Several tokens (at most MAX_TOKENS): eight rows at a time are unpacked once, block by block, and meet all tokens.
-INLINE void matmat(int type, const uint8_t *w, int64_t row_bytes, int64_t rows, const uint8_t *act, int64_t act_stride,
-                   int64_t tokens, const act32 *info, float *out, int64_t out_stride) {
-    const int is_k = type >= Q4_K && type <= Q6_K;
-    int64_t blocks = row_bytes / block_bytes(type), step = is_k ? 1 : 8;
+// Several tokens, at most MAX_TOKENS, and at least eight rows: eight at a time are unpacked once, block by block, and
+// meet all tokens. info is as summarise32 leaves it, blocks per token.
+INLINE void matmat(int type, const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act,
+                   int64_t act_stride, int64_t tokens, const act32 *info, float *out, int64_t out_stride) {
+    const int step = is_k(type) ? 1 : 8;
     float acc[8 * MAX_TOKENS] __attribute__((aligned(32)));
+    union { tile32 b32; tile_k k; } t;
     for (int64_t r = 0; r < rows; r += 8) {
-        const uint8_t *p[8];
-        row_pointers(p, 8, w, row_bytes, r, rows);
+        int64_t at = group_start(r, 8, rows);
+        const uint8_t *p = w + at * stride, *next = p + 8 * stride, *y = act;
         memset(acc, 0, (size_t)tokens * 8 * sizeof(float));
         for (int64_t b = 0; b < blocks; b += step) {
-            union { tile32 b32; tile_k k; } t;
             int n = (int)(blocks - b < step ? blocks - b : step);
-            const uint8_t *y = act + b * (is_k ? ACT_K : act_bytes(type));
-            if (is_k) unpack_k(type, &t.k, p, 8 * row_bytes, b * block_bytes(type));
-            else unpack32(type, &t.b32, p, 8 * row_bytes, b * block_bytes(type), n);
+            if (is_k(type)) unpack_k(type, &t.k, p, stride, next);
+            else unpack32(type, &t.b32, p, stride, next, n);
             int64_t u = 0;
-#define MUL(T)                                                                                         \
-    for (; tokens - u >= T; u += T) {                                                                  \
-        if (is_k) mul_k(type, &t.k, y + u * act_stride, act_stride, acc + 8 * u, T);                    \
-        else mul32(type, &t.b32, n, y + u * act_stride, act_stride, info + u * blocks + b, blocks, acc + 8 * u, T); \
+#define MUL(T)                                                                                                            \
+    for (; tokens - u >= T; u += T) {                                                                                     \
+        if (is_k(type)) mul_k(type, &t.k, y + u * act_stride, act_stride, acc + 8 * u, T);                                \
+        else mul32(type, &t.b32, n, y + u * act_stride, act_stride, info + u * blocks + b, blocks, acc + 8 * u, T);       \
     }
             MUL(4)
             MUL(2)
             MUL(1)
 #undef MUL
+            p += n * block_bytes(type);
+            next += 8 * n * block_bytes(type);
+            y += n * (is_k(type) ? ACT_K : act_bytes(type));
         }
-        int64_t valid = rows - r < 8 ? rows - r : 8;
-        for (int64_t u = 0; u < tokens; u++) memcpy(out + u * out_stride + r, acc + 8 * u, (size_t)valid * sizeof(float));
+        for (int64_t u = 0; u < tokens; u++) _mm256_storeu_ps(out + u * out_stride + at, _mm256_load_ps(acc + 8 * u));
     }
 }
 
-INLINE void matmul(int type, const uint8_t *w, int64_t row_bytes, int64_t rows, const uint8_t *act, int64_t act_stride,
-                   int64_t tokens, float *out, int64_t out_stride) {
-    const int is_k = type >= Q4_K && type <= Q6_K;
-    int64_t blocks = row_bytes / block_bytes(type), most = is_k ? MAX_TOKENS : blocks ? ACTS / blocks : 0;
-    act32 info[ACTS];
+// Instances of one type, kept apart so that each gets the registers to itself.
+#define QUANTISED(type)                                                                                                   \
+    static TARGET __attribute__((noinline)) void matvec_##type(const uint8_t *w, int64_t stride, int64_t rows,            \
+                                                               int64_t blocks, const uint8_t *act, float *out) {          \
+        matvec(type, w, stride, rows, blocks, act, out);                                                                  \
+    }                                                                                                                     \
+    static TARGET __attribute__((noinline)) void matmat_##type(                                                           \
+        const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,           \
+        int64_t tokens, float *out, int64_t out_stride) {                                                                 \
+        act32 info[is_k(type) ? 1 : ACTS];                                                                                \
+        if (!is_k(type)) {                                                                                                \
+            for (int64_t u = 0; u < tokens; u++) summarise32(type, info + u * blocks, act + u * act_stride, blocks);      \
+        }                                                                                                                 \
+        matmat(type, w, stride, rows, blocks, act, act_stride, tokens, info, out, out_stride);                            \
+    }
+QUANTISED(Q4_0)
+QUANTISED(Q4_1)
+QUANTISED(Q5_0)
+QUANTISED(Q5_1)
+QUANTISED(Q8_0)
+QUANTISED(MXFP4)
+QUANTISED(Q4_K)
+QUANTISED(Q5_K)
+QUANTISED(Q6_K)
+
+typedef void matvec_func(const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, float *out);
+typedef void matmat_func(const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,
+                         int64_t tokens, float *out, int64_t out_stride);
+
+static void quantised(int type, matvec_func *matvec, matmat_func *matmat, const uint8_t *w, int64_t row_bytes, int64_t rows,
+                      const uint8_t *act, int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {
+    int64_t blocks = row_bytes / block_bytes(type), most = is_k(type) || blocks == 0 ? MAX_TOKENS : ACTS / blocks;
     if (most > MAX_TOKENS) most = MAX_TOKENS;
-    while (tokens > 0) {
-        int64_t now = tokens < most ? tokens : most;
-        if (now < 2) {
+    for (int64_t u = 0, now; u < tokens; u += now, act += now * act_stride, out += now * out_stride) {
+        now = tokens - u < most ? tokens - u : most;
+        if (rows < 8) { // too few for a group: each row as a group of itself
             now = 1;
-            matvec(type, w, row_bytes, rows, act, out);
-        } else {
-            if (!is_k) {
-                for (int64_t u = 0; u < now; u++) summarise32(type, info + u * blocks, act + u * act_stride, blocks);
+            for (int64_t r = 0; r < rows; r++) {
+                float same[8];
+                matvec(w + r * row_bytes, 0, 8, blocks, act, same);
+                out[r] = same[0];
             }
-            matmat(type, w, row_bytes, rows, act, act_stride, now, info, out, out_stride);
+        } else if (now < 2) { // or rows too long to summarise
+            now = 1;
+            matvec(w, row_bytes, rows, blocks, act, out);
+        } else {
+            matmat(w, row_bytes, rows, blocks, act, act_stride, now, out, out_stride);
         }
-        tokens -= now;
-        act += now * act_stride;
-        out += now * out_stride;
     }
 }
 
@@ -578,21 +634,6 @@ INLINE void float_matmul(int type, const uint8_t *w, int64_t row_bytes, int64_t 
 
 // ---- entry points ------------------------------------------------------------------------------------------------
 
-#define QUANTISED(type)                                                                                                       \
-    static TARGET __attribute__((noinline)) void matmul_##type(const uint8_t *w, int64_t row_bytes, int64_t rows, const uint8_t *act, \
-                                                               int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {  \
-        matmul(type, w, row_bytes, rows, act, act_stride, tokens, out, out_stride);                                           \
-    }
-QUANTISED(Q4_0)
-QUANTISED(Q4_1)
-QUANTISED(Q5_0)
-QUANTISED(Q5_1)
-QUANTISED(Q8_0)
-QUANTISED(MXFP4)
-QUANTISED(Q4_K)
-QUANTISED(Q5_K)
-QUANTISED(Q6_K)
-
 #define FLOATS(type)                                                                                                          \
     static TARGET __attribute__((noinline)) void matmul_##type(const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n,          \
                                                                const uint8_t *x, int64_t x_stride, int64_t tokens, float *out, int64_t out_stride) { \
@@ -604,9 +645,9 @@ FLOATS(BF16)
 
 void kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
                         int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {
-#define CASE(type)                                                                    \
-    case type:                                                                        \
-        matmul_##type(w, row_bytes, rows, act, act_stride, tokens, out, out_stride);  \
+#define CASE(type)                                                                                                        \
+    case type:                                                                                                            \
+        quantised(type, matvec_##type, matmat_##type, w, row_bytes, rows, act, act_stride, tokens, out, out_stride);      \
         return;
 #define FLOAT_CASE(type)                                                                \
     case type:                                                                          \
