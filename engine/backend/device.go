@@ -59,7 +59,7 @@ func (d *local) Load(_ context.Context, m *compute.Bound, l *compute.Layout) (co
 	if err != nil {
 		return nil, err
 	}
-	d.seq = &once{Sequence: seq}
+	d.seq = &once{Sequence: seq, region: region}
 	return d.seq, nil
 }
 
@@ -72,10 +72,18 @@ func (d *local) Close() error {
 	return err
 }
 
-// once closes its sequence only once.
+// once closes its sequence only once, and measures how long it waits for experts.
 type once struct {
 	compute.Sequence
+	region *compute.Region
 	closed bool
+}
+
+func (s *once) Eval(ctx context.Context, b *compute.Batch, host compute.Host) error {
+	waited := s.region.Waited()
+	err := s.Sequence.Eval(ctx, b, host)
+	b.Stall = s.region.Waited() - waited
+	return err
 }
 
 func (s *once) Close() error {

@@ -58,6 +58,7 @@ func (s *sequence) Eval(ctx context.Context, b *compute.Batch, host compute.Host
 		switch reply.Kind {
 		case mailbox.Done:
 			copyTo(b.Logits, logits)
+			b.Stall = time.Duration(reply.Stall)
 			return nil
 		case mailbox.Error:
 			if err := ctx.Err(); err != nil {

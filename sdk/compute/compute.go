@@ -23,6 +23,7 @@ package compute
 
 import (
 	"context"
+	"time"
 
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
@@ -65,6 +66,10 @@ type Batch struct {
 	Rows     [][]byte  // for each by-row weight in plan order: len(Tokens) raw rows, one per token
 	All      bool      // logits for every token, otherwise only for the last
 	Logits   []float32 // out: (len(Tokens) or 1) x vocabulary
+
+	// Stall is how long the evaluation waited for experts to be read, measured by [Region.Wait]; set by the engine's
+	// side, not by the backend.
+	Stall time.Duration
 }
 
 // Host is what the engine does for a backend during an evaluation.

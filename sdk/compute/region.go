@@ -25,6 +25,8 @@ type Region struct {
 	Bytes []byte
 	ready []atomic.Uint32
 	beat  *atomic.Uint32
+
+	waitedNanos atomic.Int64
 }
 
 // NewRegion describes mapped memory. The readiness words are slots uint32 at byte offset ready, which must be a
@@ -68,9 +70,14 @@ func (r *Region) Wait(s *Slot, parts uint32) error {
 			return nil
 		}
 		r.Progress() // a slow disk is not a hanging backend
+		start := time.Now()
 		futex.WaitSpin(word, w, 100*time.Millisecond)
+		r.waitedNanos.Add(int64(time.Since(start)))
 	}
 }
+
+// Waited is the time that all calls of Wait together have waited so far.
+func (r *Region) Waited() time.Duration { return time.Duration(r.waitedNanos.Load()) }
 
 // Slots returns n slot records at byte offset off, which must be a multiple of 8.
 func (r *Region) Slots(off uint64, n int) []Slot {

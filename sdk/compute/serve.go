@@ -164,6 +164,7 @@ func (r *runner) run() {
 	for {
 		msg := r.receive()
 		var err error
+		waited := r.region.Waited()
 		switch msg.Kind {
 		case mailbox.Eval:
 			err = r.eval(&msg)
@@ -178,7 +179,7 @@ func (r *runner) run() {
 		if err != nil {
 			r.end.Send(&mailbox.Message{Kind: mailbox.Error, Fault: uint32(fault.KindOf(err)), Text: text(err)})
 		} else {
-			r.end.Send(&mailbox.Message{Kind: mailbox.Done})
+			r.end.Send(&mailbox.Message{Kind: mailbox.Done, Stall: uint64(r.region.Waited() - waited)})
 		}
 		if msg.Kind == mailbox.Close {
 			return

@@ -14,18 +14,19 @@ import (
 	"time"
 )
 
-// spins is how often WaitSpin looks before it sleeps: about 5 µs, half of what a futex round trip costs.
-const spins = 200
+// spin is how long WaitSpin looks before it sleeps: about half of what a futex round trip costs.
+const spin = 2 * time.Microsecond
 
 // WaitSpin is Wait with a short spin first, for words that are about to change. It reports whether the word differs
 // from old.
 func WaitSpin(word *atomic.Uint32, old uint32, timeout time.Duration) bool {
-	for range spins {
-		if word.Load() != old {
-			return true
-		}
-		if runtime.GOMAXPROCS(0) == 1 {
-			break
+	if runtime.GOMAXPROCS(0) > 1 {
+		for start := time.Now(); time.Since(start) < spin; {
+			for range 16 { // looking costs much less than the clock
+				if word.Load() != old {
+					return true
+				}
+			}
 		}
 	}
 	Wait(word, old, timeout)

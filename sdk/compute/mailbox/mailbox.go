@@ -68,6 +68,7 @@ type Message struct {
 	Bank     uint32
 	K        uint32
 	Fault    uint32 // number of a fault.Kind
+	Stall    uint64 // Done after Eval: nanoseconds that the backend waited for experts
 	Text     string // UTF-8; an error if not empty
 }
 
@@ -83,6 +84,7 @@ const (
 	msgK        = 32
 	msgFault    = 36
 	msgLength   = 40
+	msgStall    = 48
 	msgText     = 64
 )
 
@@ -180,6 +182,7 @@ func (e *End) Send(msg *Message) {
 	put(msgK, msg.K)
 	put(msgFault, msg.Fault)
 	put(msgLength, uint32(len(text)))
+	binary.NativeEndian.PutUint64(b[msgStall:], msg.Stall)
 	copy(b[msgText:], text)
 	e.out.Add(1) // publishes everything above
 	futex.Wake(e.out)
@@ -229,6 +232,7 @@ func (e *End) Message() (Message, error) {
 		Bank:     get(msgBank),
 		K:        get(msgK),
 		Fault:    get(msgFault),
+		Stall:    binary.NativeEndian.Uint64(b[msgStall:]),
 		Text:     string(b[msgText : msgText+length]),
 	}, nil
 }

@@ -14,17 +14,45 @@ type Memory struct {
 	bytes mmap.MMap
 }
 
-// Create makes a region of the given size, all zero. On Linux its size is sealed: no process can shrink it, so
-// touching it never faults.
-func Create(bytes uint64) (*Memory, error) {
-	if bytes == 0 || bytes > math.MaxInt {
-		return nil, fmt.Errorf("shared memory of %d bytes: impossible size", bytes)
-	}
-	f, err := anonymous(int64(bytes))
+// New returns a region that has no size yet: its file can be handed to a child before anybody knows how large it must
+// be. Size it before anybody maps it.
+func New() (*Memory, error) {
+	f, err := anonymous()
 	if err != nil {
-		return nil, fmt.Errorf("shared memory of %d bytes: %w", bytes, err)
+		return nil, fmt.Errorf("shared memory: %w", err)
 	}
-	return mapped(f, bytes)
+	return &Memory{file: f}, nil
+}
+
+// Size gives a new region its size, once and for ever, and maps it, zero-filled.
+func (m *Memory) Size(bytes uint64) error {
+	if bytes == 0 || bytes > math.MaxInt || m.bytes != nil {
+		return fmt.Errorf("shared memory of %d bytes: impossible size, or sized before", bytes)
+	}
+	err := m.file.Truncate(int64(bytes))
+	if err == nil {
+		err = seal(m.file)
+	}
+	if err == nil {
+		m.bytes, err = mmap.MapRegion(m.file, int(bytes), mmap.RDWR, 0, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("shared memory of %d bytes: %w", bytes, err)
+	}
+	return nil
+}
+
+// Create is New and Size: a region of bytes zeros. On Linux its size is sealed, so that touching it never faults.
+func Create(bytes uint64) (*Memory, error) {
+	m, err := New()
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Size(bytes); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
 }
 
 // FromFile maps the region behind f, which another process created, and takes f over.
@@ -69,12 +97,16 @@ func (m *Memory) Discard(off, n uint64) error {
 
 // Close unmaps the region and drops this process's hold on it.
 func (m *Memory) Close() error {
-	if m.bytes == nil {
+	if m.file == nil {
 		return nil
 	}
-	err := m.bytes.Unmap()
+	var err error
+	if m.bytes != nil {
+		err = m.bytes.Unmap()
+	}
 	if cerr := m.file.Close(); err == nil {
 		err = cerr
 	}
+	m.file = nil
 	return err
 }

@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/bigmoe/bigmoe/engine/expert"
+	"github.com/bigmoe/bigmoe/engine/vfs"
+	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// Config says what to open and what it may take. The zero value of every field but Model and Recipes is usable.
+type Config struct {
+	Model   string  // path of a GGUF file, or of any shard of a set
+	Recipe  string  // name of the recipe; "" = the one for the file's architecture
+	Recipes Recipes // where recipes come from
+	Backend Backend
+
+	MemoryBytes int64 // limit for both processes; 0 = what the machine leaves
+	CacheBytes  int64 // payload bytes of cached experts; 0 = what the limit leaves
+	Context     int   // positions; 0 = DefaultContext, less when the model was trained for less
+	Batch       int   // most tokens evaluated at once; 0 = DefaultBatch
+	LogitRows   int   // most positions whose logits are wanted at once; 0 = 1
+	Threads     int   // of the backend; 0 = one per core
+	Readers     int   // reads in flight; 0 = DefaultReaders
+	IO          expert.IOMode
+	Policy      string // of the cache, see package policy; "" = DefaultPolicy
+	KV          compute.KVType
+	ExpertsUsed int // experts per token instead of the model's own number: changes the output. 0 = the model's
+
+	// RecipeCache is a folder for compiled recipes; "" compiles anew each time.
+	RecipeCache string
+	// FS reads experts and weights; nil = the operating system. Tests inject faults here.
+	FS vfs.FS
+
+	Log      zerolog.Logger
+	Progress func(Progress)                                     // nil = silent; called from the goroutine that called the engine
+	OnRoute  func(layer, k int, ids []int32, weights []float32) // sees every routing decision; must not keep the slices
+}
+
+// Defaults of Config.
+const (
+	DefaultContext = 4096
+	DefaultBatch   = 512
+	DefaultReaders = 8
+	DefaultPolicy  = "decayed"
+)
+
+// Recipes finds recipe modules. The registry implements it.
+type Recipes interface {
+	// Find returns the module called name. When there is none the error says which names exist.
+	Find(name string) (Recipe, error)
+}
+
+// Recipe is a recipe module.
+type Recipe struct {
+	Name   string
+	Module []byte // WebAssembly
+}
+
+// Backend says which compute backend to use: a program, or one in this process.
+type Backend struct {
+	Path      string   // the program
+	Args      []string // its arguments
+	InProcess compute.Backend
+	// HangTimeout is how long an evaluation may show no sign of life; 0 = a minute.
+	HangTimeout time.Duration
+}
+
+// Phase is what a Progress report is about.
+type Phase string
+
+// The phases.
+const (
+	PhaseLoad    Phase = "load"    // bytes of dense weights
+	PhasePrefill Phase = "prefill" // tokens of the prompt
+)
+
+// Progress is a step towards the first token.
+type Progress struct {
+	Phase       Phase
+	Done, Total int64
+}
+
+func (c *Config) setDefaults() error {
+	var problems []error
+	if c.Model == "" {
+		problems = append(problems, errors.New("no model file"))
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"context", c.Context}, {"batch", c.Batch}, {"logit rows", c.LogitRows}, {"threads", c.Threads}, {"readers", c.Readers}, {"experts used", c.ExpertsUsed}} {
+		if f.value < 0 {
+			problems = append(problems, errors.New(f.name+" is negative"))
+		}
+	}
+	if c.MemoryBytes < 0 || c.CacheBytes < 0 {
+		problems = append(problems, errors.New("memory and cache sizes must not be negative"))
+	}
+	if c.Threads > 256 || c.Readers > 256 {
+		problems = append(problems, errors.New("more than 256 threads or readers"))
+	}
+	if c.Batch == 0 {
+		c.Batch = DefaultBatch
+	}
+	if c.Batch > 1<<16 {
+		problems = append(problems, errors.New("batch above 65536 tokens"))
+	}
+	if c.LogitRows == 0 {
+		c.LogitRows = 1
+	}
+	if c.Readers == 0 {
+		c.Readers = DefaultReaders
+	}
+	if c.Policy == "" {
+		c.Policy = DefaultPolicy
+	}
+	if c.FS == nil {
+		c.FS = vfs.OS()
+	}
+	return fault.As(fault.User, errors.Join(problems...))
+}

@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bigmoe/bigmoe/engine/gguf"
+	"github.com/bigmoe/bigmoe/engine/model"
+	"github.com/bigmoe/bigmoe/engine/recipehost"
+	"github.com/bigmoe/bigmoe/engine/token"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+	"github.com/bigmoe/bigmoe/sdk/plan"
+)
+
+// Opened is a model file that has been understood: parsed, planned by its recipe, bound and with its tokenizer
+// loaded. No weights are in memory and no backend runs; Open goes on from here.
+type Opened struct {
+	File      *gguf.File
+	Plan      *plan.Plan
+	Model     *model.Model
+	Tokenizer *token.Tokenizer
+}
+
+// Inspect does what Open does up to the point where memory is taken. Close the result's File.
+func Inspect(ctx context.Context, cfg Config) (*Opened, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	return inspect(ctx, &cfg)
+}
+
+func inspect(ctx context.Context, cfg *Config) (_ *Opened, err error) {
+	f, err := gguf.Open(cfg.Model)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	for _, w := range f.Warnings() {
+		cfg.Log.Warn().Msg(w)
+	}
+	o := &Opened{File: f}
+	if o.Plan, o.Model, err = makePlan(ctx, cfg, f); err != nil {
+		return nil, err
+	}
+	if o.Tokenizer, err = token.New(f); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Path(), err)
+	}
+	for _, w := range o.Tokenizer.Warnings() {
+		cfg.Log.Warn().Msg(w)
+	}
+	if have, want := o.Tokenizer.Vocab(), int(o.Plan.Model.Vocabulary); have != want {
+		return nil, fault.Corruptf("%s: tokenizer has %d tokens, the model %d", f.Path(), have, want)
+	}
+	return o, nil
+}
+
+// Architecture returns general.architecture of a file.
+func Architecture(f *gguf.File) (string, error) {
+	const key = "general.architecture"
+	v, ok := f.Get(key)
+	if !ok {
+		return "", fault.Corruptf("%s: %s is missing: not a model", f.Path(), key)
+	}
+	name, err := v.String()
+	if err != nil {
+		return "", err
+	}
+	if name == "" {
+		return "", fault.Corruptf("%s: %s is empty", f.Path(), key)
+	}
+	return name, nil
+}
+
+func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *model.Model, error) {
+	arch, err := Architecture(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := cfg.Recipe
+	if name == "" {
+		name = arch
+	}
+	recipe, err := cfg.Recipes.Find(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: architecture %q: %w", f.Path(), arch, err)
+	}
+	src := recipehost.File(f)
+	if cfg.ExpertsUsed > 0 {
+		src = recipehost.Override(src, map[string]uint64{arch + ".expert_used_count": uint64(cfg.ExpertsUsed)})
+	}
+	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache})
+	p, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", f.Path(), err)
+	}
+	if p.Architecture != arch {
+		return nil, nil, fault.Userf("%s: architecture is %q, recipe %q is for %q", f.Path(), arch, recipe.Name, p.Architecture)
+	}
+	values, err := plan.Validate(p)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", f.Path(), err)
+	}
+	m, err := model.Bind(p, values, f)
+	return p, m, err
+}

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"github.com/bigmoe/bigmoe/engine/expert"
+	"github.com/bigmoe/bigmoe/engine/model"
+	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// router answers a backend's routes from the expert store: it is the compute.Host of every evaluation. It keeps its
+// buffers, so a route allocates nothing once they have grown.
+type router struct {
+	store   *expert.Store // nil for a model without routed experts
+	banks   []model.Bank
+	onRoute func(layer, k int, ids []int32, weights []float32)
+
+	batch expert.Batch
+	held  bool
+	bank  int
+	rest  []int32
+	slots []compute.Slot
+}
+
+var _ compute.Host = (*router)(nil)
+
+// Route implements [compute.Host].
+func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wave, error) {
+	r.release()
+	if bank < 0 || bank >= len(r.banks) || k <= 0 || len(ids)%k != 0 || len(ids) != len(weights) {
+		return compute.Wave{}, fault.Bugf("backend routed %d ids, %d weights, k %d of bank %d", len(ids), len(weights), k, bank)
+	}
+	r.bank = bank
+	if r.onRoute != nil {
+		r.onRoute(r.banks[bank].Layer, k, ids, weights)
+	}
+	return r.acquire(ids)
+}
+
+// Next implements [compute.Host].
+func (r *router) Next() (compute.Wave, error) {
+	if !r.held || len(r.batch.Rest) == 0 {
+		return compute.Wave{}, fault.Bugf("backend asked for a wave that was not announced")
+	}
+	r.rest = append(r.rest[:0], r.batch.Rest...) // the batch's own slice is overwritten by the next Acquire
+	r.release()
+	return r.acquire(r.rest)
+}
+
+func (r *router) acquire(experts []int32) (compute.Wave, error) {
+	if err := r.store.Acquire(r.banks[r.bank].Layer, experts, &r.batch); err != nil {
+		return compute.Wave{}, err
+	}
+	r.held = true
+	r.slots = r.slots[:0]
+	for i := range r.batch.Slots {
+		s := &r.batch.Slots[i]
+		out := compute.Slot{Expert: s.Expert, Ready: s.Ready, Gen: s.Gen}
+		copy(out.Part[:], s.Parts[:])
+		r.slots = append(r.slots, out)
+	}
+	return compute.Wave{Slots: r.slots, More: len(r.batch.Rest) > 0}, nil
+}
+
+// release ends the wave in progress, if any.
+func (r *router) release() {
+	if r.held {
+		r.store.Release(&r.batch)
+		r.held = false
+	}
+}
+
+// finish ends an evaluation. When it failed because an expert could not be read, the store knows more than the
+// backend, which saw only a failed slot: its error is returned instead.
+func (r *router) finish(err error) error {
+	if err != nil && r.held {
+		if cause := r.store.Err(&r.batch); cause != nil {
+			err = cause
+		}
+	}
+	r.release()
+	return err
+}
+
+// tick marks the begin of a batch for policies that age.
+func (r *router) tick() {
+	if r.store != nil {
+		r.store.Tick()
+	}
+}
+
+func (r *router) stats() expert.Stats {
+	if r.store == nil {
+		return expert.Stats{}
+	}
+	return r.store.Stats()
+}

@@ -1,0 +1,319 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bigmoe/bigmoe/engine/expert"
+	"github.com/bigmoe/bigmoe/engine/sample"
+	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// Session is one text. It remembers which tokens the backend's states hold, so that a request which continues the
+// text evaluates only what is new.
+type Session struct {
+	e       *Engine
+	tokens  []int32 // evaluated: the states cover exactly these
+	staging [][]byte
+}
+
+// NewSession starts an empty text.
+func (e *Engine) NewSession() *Session { return &Session{e: e} }
+
+// Request is what to generate.
+type Request struct {
+	Prompt    string  // text; special tokens in it are recognised
+	Tokens    []int32 // instead of Prompt
+	MaxTokens int     // at most; 0 = until the text ends or the context is full
+	Sampling  sample.Params
+	IgnoreEnd bool // go on after a token that ends the text
+}
+
+// Token is one generated token.
+type Token struct {
+	ID   int32
+	Text string // what has become certain with it; may be empty in the middle of a character
+}
+
+// StopReason says why a text ended.
+type StopReason string
+
+// The reasons.
+const (
+	StopEnd     StopReason = "end"     // the model ended it
+	StopLength  StopReason = "length"  // MaxTokens
+	StopContext StopReason = "context" // no room left
+)
+
+// Result is a finished generation and what it cost.
+type Result struct {
+	PromptTokens int        `json:"prompt_tokens"`
+	ReusedTokens int        `json:"reused_tokens"` // of the prompt, already evaluated
+	Tokens       []int32    `json:"tokens"`
+	Stop         StopReason `json:"stop"`
+	Prefill      Cost       `json:"prefill"`
+	Decode       Cost       `json:"decode"`
+}
+
+// Cost is what evaluating some tokens took.
+type Cost struct {
+	Tokens       int     `json:"tokens"`
+	Seconds      float64 `json:"seconds"`
+	StallSeconds float64 `json:"stall_seconds"` // the backend waited for reads
+	Requested    int64   `json:"experts_requested"`
+	Hits         int64   `json:"experts_hit"`
+	MissBytes    int64   `json:"miss_bytes"` // payload of the experts that were not in the cache
+	ReadBytes    int64   `json:"read_bytes"` // by system calls, alignment included
+}
+
+// TokensPerSecond returns the speed, or 0 when nothing was measured.
+func (c Cost) TokensPerSecond() float64 {
+	if c.Seconds <= 0 {
+		return 0
+	}
+	return float64(c.Tokens) / c.Seconds
+}
+
+// HitRate returns the share of experts found in the cache, 0 to 1.
+func (c Cost) HitRate() float64 {
+	if c.Requested == 0 {
+		return 0
+	}
+	return float64(c.Hits) / float64(c.Requested)
+}
+
+// Generate evaluates the prompt and writes tokens until the text ends, calling emit for each. When ctx ends or emit
+// fails, Generate returns that error together with what there is so far.
+func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) error) (*Result, error) {
+	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	prompt := req.Tokens
+	if prompt == nil {
+		prompt = e.Tokenizer.Encode(req.Prompt, e.promptOptions())
+	}
+	if len(prompt) == 0 {
+		return nil, fault.Userf("the prompt is empty and the model has no token to begin with")
+	}
+	if len(prompt) >= e.Context {
+		return nil, fault.Userf("the prompt has %d tokens, a context of %d leaves no room for an answer: use a larger --ctx", len(prompt), e.Context)
+	}
+	for _, id := range prompt {
+		if id < 0 || int(id) >= e.vocabulary() {
+			return nil, fault.Userf("token id %d is outside the vocabulary of %d", id, e.vocabulary())
+		}
+	}
+	sampler, err := sample.New(req.Sampling)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range prompt {
+		sampler.Accept(id)
+	}
+	res := &Result{PromptTokens: len(prompt)}
+
+	// The last prompt token is always evaluated: its logits are the first thing sampled.
+	keep, err := s.rewind(ctx, prompt[:len(prompt)-1])
+	if err != nil {
+		return nil, err
+	}
+	res.ReusedTokens = keep
+	meter := e.meter()
+	logits := e.logits[:e.vocabulary()]
+	if err := s.prefill(ctx, prompt[keep:], logits); err != nil {
+		return res, err
+	}
+	res.Prefill = meter.cost(len(prompt) - keep)
+
+	meter = e.meter()
+	stream := e.Tokenizer.Stream(false)
+	for {
+		id, err := sampler.Sample(logits)
+		if err != nil {
+			return res, fmt.Errorf("token %d: %w", len(s.tokens), err)
+		}
+		end := e.Tokenizer.EOG(id) && !req.IgnoreEnd
+		if !end {
+			sampler.Accept(id)
+			res.Tokens = append(res.Tokens, id)
+			if err := emit(Token{ID: id, Text: stream.Push(id)}); err != nil {
+				return res, err
+			}
+		}
+		switch {
+		case end:
+			res.Stop = StopEnd
+		case req.MaxTokens > 0 && len(res.Tokens) >= req.MaxTokens:
+			res.Stop = StopLength
+		case len(s.tokens) >= e.Context:
+			res.Stop = StopContext
+		}
+		if res.Stop != "" {
+			if rest := stream.Flush(); rest != "" {
+				return res, emit(Token{ID: -1, Text: rest})
+			}
+			return res, nil
+		}
+		if err := s.eval(ctx, []int32{id}, false, logits); err != nil {
+			return res, err
+		}
+		res.Decode = meter.cost(res.Decode.Tokens + 1)
+	}
+}
+
+// Score evaluates tokens after the text so far and calls visit with the logits of each position. Batches have at most
+// batch tokens, and no more than Config.LogitRows. The slice given to visit is only valid during the call.
+func (s *Session) Score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
+	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := s.claim(ctx); err != nil {
+		return err
+	}
+	if len(s.tokens)+len(tokens) > e.Context {
+		return fault.Userf("%d tokens do not fit a context of %d", len(s.tokens)+len(tokens), e.Context)
+	}
+	for _, id := range tokens {
+		if id < 0 || int(id) >= e.vocabulary() {
+			return fault.Userf("token id %d is outside the vocabulary of %d", id, e.vocabulary())
+		}
+	}
+	if batch <= 0 || batch > min(e.batch, e.logitRows) {
+		batch = min(e.batch, e.logitRows)
+	}
+	v := e.vocabulary()
+	for len(tokens) > 0 {
+		n := min(batch, len(tokens))
+		first := len(s.tokens)
+		logits := e.logits[:n*v]
+		if err := s.eval(ctx, tokens[:n], true, logits); err != nil {
+			return err
+		}
+		for i := range n {
+			if err := visit(first+i, logits[i*v:(i+1)*v]); err != nil {
+				return err
+			}
+		}
+		tokens = tokens[n:]
+	}
+	return nil
+}
+
+// Tokens returns the text so far.
+func (s *Session) Tokens() []int32 { return append([]int32(nil), s.tokens...) }
+
+// claim makes the backend's states this session's: another session's text is forgotten, and so is a dead backend's.
+func (s *Session) claim(ctx context.Context) error {
+	if err := s.e.revive(ctx); err != nil {
+		return err
+	}
+	if s.e.owner == s {
+		return nil
+	}
+	s.e.owner = s
+	tokens := s.tokens
+	s.tokens = s.tokens[:0]
+	if err := s.e.sequence.Trim(0); err != nil {
+		return err
+	}
+	if len(tokens) == 0 {
+		return nil
+	}
+	return s.prefill(ctx, append([]int32(nil), tokens...), nil)
+}
+
+// rewind makes the evaluated text a prefix of want, keeping as much as the states allow, and returns its length.
+func (s *Session) rewind(ctx context.Context, want []int32) (int, error) {
+	if err := s.e.revive(ctx); err != nil {
+		return 0, err
+	}
+	if s.e.owner != s { // nothing to keep
+		s.tokens = s.tokens[:0]
+		s.e.owner = s
+		return 0, s.e.sequence.Trim(0)
+	}
+	keep := 0
+	for keep < len(want) && keep < len(s.tokens) && want[keep] == s.tokens[keep] {
+		keep++
+	}
+	if keep == len(s.tokens) {
+		return keep, nil
+	}
+	if !s.e.trimmable {
+		keep = 0
+	}
+	s.tokens = s.tokens[:keep]
+	return keep, s.e.sequence.Trim(keep)
+}
+
+// prefill evaluates tokens in batches; the logits of the last one go to logits (nil = not wanted).
+func (s *Session) prefill(ctx context.Context, tokens []int32, logits []float32) error {
+	total := len(tokens)
+	for len(tokens) > 0 {
+		n := min(s.e.batch, len(tokens))
+		var out []float32
+		if n == len(tokens) {
+			out = logits
+		}
+		if out == nil { // the backend always computes the last row: let it write where nobody looks
+			out = s.e.logits[:s.e.vocabulary()]
+		}
+		if err := s.eval(ctx, tokens[:n], false, out); err != nil {
+			return err
+		}
+		tokens = tokens[n:]
+		s.e.progress(PhasePrefill, int64(total-len(tokens)), int64(total))
+	}
+	return nil
+}
+
+// eval runs one batch after the text so far.
+func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []float32) error {
+	e := s.e
+	rows, err := e.readRows(tokens)
+	if err != nil {
+		return err
+	}
+	e.router.tick()
+	b := compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Logits: logits}
+	err = e.sequence.Eval(ctx, &b, e.router)
+	err = e.router.finish(err)
+	e.stall += b.Stall
+	if err != nil {
+		// The states are undefined now: start over with the next call.
+		s.tokens = s.tokens[:0]
+		e.owner = nil
+		return fmt.Errorf("position %d: %w", b.Position, err)
+	}
+	s.tokens = append(s.tokens, tokens...)
+	return nil
+}
+
+// meter measures what happens from now on.
+type meter struct {
+	e     *Engine
+	start time.Time
+	stall time.Duration
+	stats expert.Stats
+}
+
+func (e *Engine) meter() meter {
+	return meter{e: e, start: time.Now(), stall: e.stall, stats: e.router.stats()}
+}
+
+// cost returns what evaluating tokens took since the meter was made.
+func (m meter) cost(tokens int) Cost {
+	now := m.e.router.stats()
+	return Cost{
+		Tokens:       tokens,
+		Seconds:      time.Since(m.start).Seconds(),
+		StallSeconds: (m.e.stall - m.stall).Seconds(),
+		Requested:    now.Requested.Experts - m.stats.Requested.Experts,
+		Hits:         now.Hits.Experts - m.stats.Hits.Experts,
+		MissBytes:    now.Misses.Bytes - m.stats.Misses.Bytes,
+		ReadBytes:    now.SyscallBytes - m.stats.SyscallBytes,
+	}
+}
