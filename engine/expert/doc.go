@@ -27,7 +27,8 @@
 // BudgetBytes bounds the payload of all experts that are resident or being read, to the byte. Each class has virtual
 // slots for the whole budget; a slot gets physical memory when it is first read into and keeps it when it is freed, so
 // the steady state maps and unmaps nothing. Only when a class grows at another's expense is a free slot of the other
-// given back, through Config.Discard, which keeps physical memory below [Layout].PhysicalBytes.
+// given back, through Config.Discard, which keeps physical memory within [Layout].PhysicalBytes. That is the budget, the
+// room around the parts, and, with several classes, 2 % of spare slots, which make this rare.
 //
 // # Reads
 //

@@ -83,7 +83,7 @@ type Layout struct {
 	MinBudgetBytes int64 // experts of one token in the largest layer; Open refuses less
 	ExpertBytes    int64 // payload of all experts of all banks
 	ArenaBytes     int64 // virtual size of the arena
-	PhysicalBytes  int64 // the most memory of the arena that is ever backed at once, slack included (with Config.Discard)
+	PhysicalBytes  int64 // the most of it that is ever backed at once, slack and spare slots included (with Config.Discard)
 	Slots          int   // also the number of readiness words
 	Classes        []Class
 }
@@ -145,11 +145,18 @@ func Plan(banks []Bank, topK int, budgetBytes int64) (Layout, error) {
 			break
 		}
 	}
-	if len(l.Classes) == 1 { // only whole slots
-		l.PhysicalBytes = l.ArenaBytes
+	if len(l.Classes) > 1 {
+		l.PhysicalBytes += alignUp(l.PhysicalBytes / sparePart)
 	}
+	l.PhysicalBytes = min(l.PhysicalBytes, l.ArenaBytes) // which one class never exceeds: only whole slots fit
 	return l, nil
 }
+
+// sparePart: with several classes one part in so many more memory than the budget can occupy may be backed. The mix of
+// classes swings as the layers of a token pass, and without spare slots each swing gives memory back and faults it in
+// again. On the recorded qwen3-30b-a3b trace with 4000 MiB, discards per token in steady state are 24 (LRU) and 19 (decayed
+// frequency) without spare, 5 and 1 with 1 %, 1.4 and 0.1 with 2 %, 0.3 and 0.1 with 3 %.
+const sparePart = 50
 
 // maxPartBytes keeps sums of sizes far from overflow.
 const maxPartBytes = 1 << 40

@@ -59,7 +59,7 @@ func Run(t *Trace, p policy.Policy, budgetBytes int64) Result {
 	)
 	for i := range t.Batches {
 		b := &t.Batches[i]
-		if i == 0 || !b.sameStep(&t.Batches[i-1]) {
+		if t.StartsStep(i) {
 			ledger.Tick()
 			if !b.Prefill {
 				res.Tokens++

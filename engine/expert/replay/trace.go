@@ -37,6 +37,9 @@ func (b *Batch) sameStep(a *Batch) bool {
 	return b.Turn == a.Turn && b.Prefill == a.Prefill && (b.Prefill || b.Step == a.Step)
 }
 
+// StartsStep reports whether batch i is the first of a prefill or of a decode step.
+func (t *Trace) StartsStep(i int) bool { return i == 0 || !t.Batches[i].sameStep(&t.Batches[i-1]) }
+
 // Keys numbers the experts as the store does: layer after layer.
 func (t *Trace) Keys() int { return len(t.ExpertBytes) * t.Experts }
 
