@@ -1,0 +1,118 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/bigmoe/bigmoe/engine/budget"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// modelFlags say which model, and by which recipe it is understood.
+type modelFlags struct {
+	model   string
+	recipe  string
+	recipes string
+}
+
+func (f *modelFlags) add(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.model, "model", "m", "", "GGUF `FILE`, or any shard of a set; without it the built-in demo model")
+	f.addRecipe(fs)
+}
+
+func (f *modelFlags) addRecipe(fs *pflag.FlagSet) {
+	fs.StringVar(&f.recipe, "recipe", "", "`NAME` of a recipe, or path of a .wasm file; default: the one for the model's architecture")
+	fs.StringVar(&f.recipes, "recipes", "", "`FOLDERS` with more recipes (NAME/NAME.wasm), separated by "+string(filepath.ListSeparator))
+}
+
+// engineFlags say how to run it.
+type engineFlags struct {
+	modelFlags
+	backend     string
+	memory      size
+	cache       size
+	context     int
+	batch       int
+	threads     int
+	ioThreads   int
+	io          choice
+	policy      choice
+	kv          choice
+	expertsUsed int
+	verbose     bool
+	quiet       bool
+}
+
+func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
+	f.modelFlags.add(fs)
+	f.io = choice{"auto", []string{"auto", "direct", "buffered"}}
+	f.policy = choice{"frequency", []string{"frequency", "lru"}}
+	f.kv = choice{kv, []string{"f16", "f32"}}
+	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: built-in cpu, or `PATH` of a program")
+	fs.Var(&f.memory, "mem", "memory for both processes, such as 6G; default: what the machine leaves")
+	fs.Var(&f.cache, "cache", "expert cache within it, such as 4000M; default: what --mem leaves")
+	fs.IntVar(&f.context, "ctx", 0, "`TOKENS` of context; default: 4096, or less if the model was trained for less")
+	fs.IntVar(&f.batch, "batch", 0, "most `TOKENS` of a prompt evaluated at once; default: 512")
+	fs.IntVar(&f.threads, "threads", 0, "compute threads; default: one per core")
+	fs.IntVar(&f.ioThreads, "io-threads", 0, "reads in flight; default: 8")
+	fs.Var(&f.io, "io", "how experts are read: auto (direct where that works), direct or buffered")
+	fs.Var(&f.policy, "policy", "which experts stay in the cache: frequency (decayed) or lru")
+	fs.Var(&f.kv, "kv", "precision of the key-value cache: f16 or f32")
+	fs.IntVar(&f.expertsUsed, "experts-used", 0, "experts per token and layer instead of the model's own `NUMBER`; lossy: changes the text")
+	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what engine and backend do to standard error")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no progress, warnings or summary on standard error")
+}
+
+// size is a flag with a number of bytes.
+type size int64
+
+var _ pflag.Value = (*size)(nil)
+
+func (s *size) Set(text string) error {
+	n, err := budget.ParseSize(text)
+	if err == nil && n == 0 {
+		err = fault.Userf("size %q: expected more than 0", text)
+	}
+	*s = size(n)
+	return err
+}
+
+func (s *size) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return budget.Size(int64(*s))
+}
+
+func (s *size) Type() string { return "SIZE" }
+
+// choice is a flag with one of a few values.
+type choice struct {
+	value string
+	of    []string
+}
+
+var _ pflag.Value = (*choice)(nil)
+
+func (c *choice) Set(text string) error {
+	if !slices.Contains(c.of, text) {
+		return fault.Userf("expected one of %s", strings.Join(c.of, ", "))
+	}
+	c.value = text
+	return nil
+}
+
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return strings.Join(c.of, "|") }
+
+// modelArgument lets a verb take the model as its only argument.
+func modelArgument(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fault.Userf("%d models given, expected one", len(args))
+	}
+	return nil
+}

@@ -1,0 +1,13 @@
+// Package term writes to terminals without making a mess: model text whose control characters do nothing, and a
+// status line that disappears again.
+//
+//	text := term.NewText(os.Stdout)
+//	text.WriteString("Once upon a time")
+//	text.EndLine()
+//
+// Writers that are no terminal get text unchanged and no status at all.
+//
+// # Concurrency
+//
+// A [Status] may be used from several goroutines, a [Text] from one.
+package term

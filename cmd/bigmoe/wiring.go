@@ -1,0 +1,93 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/rs/zerolog"
+
+	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/demo"
+	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/term"
+	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/engine/expert"
+	"github.com/bigmoe/bigmoe/recipes"
+	"github.com/bigmoe/bigmoe/registry"
+	"github.com/bigmoe/bigmoe/sdk/compute"
+)
+
+// cacheDir is where bigmoe keeps what it can make again, or "" if the machine has no such place.
+func cacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "bigmoe")
+}
+
+// modelPath returns the model to open: the one given, or the demo. remove takes away what was made for it.
+func modelPath(given string) (path string, isDemo bool, remove func(), err error) {
+	if given != "" {
+		return given, false, func() {}, nil
+	}
+	path, remove, err = demo.File(cacheDir())
+	return path, true, remove, err
+}
+
+// registry returns where recipes and backends come from. name is that of the recipe asked for, "" if none was.
+func (f *modelFlags) registry() (r *registry.Registry, name string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	cfg := registry.Config{BuiltIn: recipes.Names(), Lookup: recipes.Lookup,
+		Backends: map[string]engine.Backend{"cpu": {Path: self, Args: []string{computeVerb}}}}
+	for _, dir := range filepath.SplitList(f.recipes) {
+		if dir != "" {
+			cfg.RecipeDirs = append(cfg.RecipeDirs, dir)
+		}
+	}
+	r = registry.New(cfg)
+	if !registry.IsPath(f.recipe) {
+		return r, f.recipe, nil
+	}
+	name, err = r.Add(f.recipe)
+	return r, name, err
+}
+
+// config returns the engine's configuration for the model at path.
+func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
+	r, recipe, err := f.registry()
+	if err != nil {
+		return engine.Config{}, err
+	}
+	b, err := r.FindBackend(f.backend)
+	if err != nil {
+		return engine.Config{}, err
+	}
+	kv := compute.KVType_F16
+	if f.kv.value == "f32" {
+		kv = compute.KVType_F32
+	}
+	cfg := engine.Config{
+		Model: path, Recipe: recipe, Recipes: r, Backend: b.Backend,
+		MemoryBytes: int64(f.memory), CacheBytes: int64(f.cache), Context: f.context, Batch: f.batch,
+		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: f.policy.value, KV: kv,
+		ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
+	}
+	return cfg, nil
+}
+
+// logger returns where engine and backend write to: warnings by default, everything if asked.
+func (a *app) logger(verbose, quiet bool) zerolog.Logger {
+	_, plain := a.lookupEnv("NO_COLOR")
+	w := zerolog.ConsoleWriter{Out: a.status, NoColor: plain || !term.Is(a.stderr), TimeFormat: "15:04:05.000"}
+	level := zerolog.DebugLevel
+	switch {
+	case quiet:
+		level = zerolog.ErrorLevel
+	case !verbose:
+		level = zerolog.WarnLevel
+		w.PartsExclude = []string{zerolog.TimestampFieldName}
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
