@@ -148,9 +148,14 @@ func TestGolden(t *testing.T) {
 			for _, c := range g.Cases {
 				input := c.raw.String()
 				for mode, want := range c.IDs {
-					start := time.Now()
-					got := tok.Encode(input, modes[mode])
-					require.Less(t, time.Since(start), time.Second/2, "%s %s", c.Name, mode)
+					var got []int32
+					took := time.Hour
+					for try := 0; try < 3 && took > time.Second/2; try++ { // a busy machine is no quadratic loop
+						start := time.Now()
+						got = tok.Encode(input, modes[mode])
+						took = min(took, time.Since(start))
+					}
+					require.Less(t, took, time.Second/2, "%s %s", c.Name, mode)
 					require.Equal(t, want, got, "%s %s %q", c.Name, mode, input)
 				}
 				plain := input
