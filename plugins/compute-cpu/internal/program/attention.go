@@ -1,0 +1,85 @@
+package program
+
+import (
+	"math"
+
+	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/kv"
+)
+
+// cache is the KV state of one plan state.
+type cache struct {
+	*kv.Cache
+	layout kv.Layout
+}
+
+// attention stores the keys and values of the batch, then lets every token see those at or before its position
+// (specs/qwen3moe.md E7, E8):
+//
+//	s[u] = scale * q . k[u], softcapped to cap * tanh(s/cap) when cap is given
+//	o    = sum over u of softmax(s)[u] * v[u]
+//
+// A window w hides the positions p-w and before from position p. A sink adds exp(sink) to the sum of the softmax.
+type attention struct {
+	q, k, v, out ref
+	stores       bool // k is given
+	hasV         bool
+	cache        *cache
+	heads, group int // query heads; how many of them share a key-value head
+	keyDim       int
+	valueDim     int
+	scale        float32
+	softcap      float64
+	window       int
+	sinks        *weight
+}
+
+type storing attention // the phase that fills the cache
+
+func (s *attention) run(m *Machine) error {
+	if s.stores {
+		m.parallel((*storing)(s), m.tokens)
+	}
+	m.parallel(s, m.tokens*s.heads)
+	return nil
+}
+
+func (s *storing) chunk(m *Machine, _, token int) {
+	k := m.floats(s.k, token)
+	v := k
+	if s.hasV {
+		v = m.floats(s.v, token)
+	}
+	s.cache.Put(m.batch.Position+token, k, v)
+}
+
+// chunk computes one head of one token. Consecutive chunks share the head, whose keys then are in the processor's cache.
+func (s *attention) chunk(m *Machine, worker, chunk int) {
+	head, token := chunk/m.tokens, chunk%m.tokens
+	pos := m.batch.Position + token
+	from := 0
+	if s.window > 0 {
+		from = max(0, pos-s.window+1)
+	}
+	w := &m.workers[worker]
+	q := w.row[:s.keyDim]
+	for i, x := range m.floats(s.q, token)[head*s.keyDim:][:s.keyDim] {
+		q[i] = x * s.scale
+	}
+	n := pos + 1 - from
+	scores := w.scores[:n]
+	s.cache.Scores(scores, q, head/s.group, from)
+	if s.softcap > 0 {
+		for i, x := range scores {
+			scores[i] = float32(s.softcap * math.Tanh(float64(x)/s.softcap))
+		}
+	}
+	if s.sinks != nil {
+		w.scores[n] = s.sinks.vec[head]
+		m.set.Softmax(w.scores[:n+1])
+	} else {
+		m.set.Softmax(scores)
+	}
+	out := m.floats(s.out, token)[head*s.valueDim:][:s.valueDim]
+	clear(out)
+	s.cache.Accumulate(out, scores, head/s.group, from)
+}

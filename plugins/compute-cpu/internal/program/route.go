@@ -1,0 +1,115 @@
+package program
+
+import (
+	"math"
+
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// route picks experts (specs/qwen3moe.md R2 to R5, specs/gpt-oss.md R2, R3). With g the gating function:
+//
+//	softmax, sigmoid, sqrt_softplus: p = g(l); choose the k largest p + bias; w = p of the chosen
+//	softmax_selected:                choose the k largest l + bias; w = softmax of the chosen l
+//	normalize: w /= max(sum of w, norm_floor)
+//	w *= scale
+//
+// Equal values go to the smaller expert first.
+type route struct {
+	rowwise
+	layer uint32
+}
+
+type gating struct {
+	logits, ids, weights ref
+	k                    int
+	fn                   string
+	bias                 *weight
+	normalize            bool
+	floor                float32
+	scale                float32
+}
+
+func newRoute(g *gating, layer uint32, head bool) *route {
+	return &route{layer: layer, rowwise: rowwise{head: head, cost: g.logits.width() * (8 + g.k), row: g.pick}}
+}
+
+func (s *route) run(m *Machine) error {
+	m.failed.Store(false)
+	if err := s.rowwise.run(m); err != nil {
+		return err
+	}
+	if m.failed.Load() {
+		return fault.Corruptf("layer %d: router logits are not finite", s.layer)
+	}
+	return nil
+}
+
+func (g *gating) pick(m *Machine, worker, i int) {
+	w := &m.workers[worker]
+	logits, ids, weights := m.floats(g.logits, i), m.ints(g.ids, i), m.floats(g.weights, i)
+	for _, l := range logits {
+		if l-l != 0 { // Inf or NaN
+			m.failed.Store(true)
+			return
+		}
+	}
+	p := w.row[:len(logits)]
+	copy(p, logits)
+	switch g.fn {
+	case "softmax":
+		m.set.Softmax(p)
+	case "sigmoid":
+		for j, l := range logits {
+			p[j] = float32(sigmoid(float64(l)))
+		}
+	case "sqrt_softplus":
+		for j, l := range logits {
+			p[j] = float32(math.Sqrt(softplus(float64(l))))
+		}
+	}
+	rank := p
+	if g.bias != nil {
+		rank = w.rank[:len(p)]
+		m.set.Add(rank, p, g.bias.vec)
+	}
+	for k := range ids {
+		best := -1
+		for j, v := range rank {
+			if (best < 0 || v > rank[best]) && !taken(ids[:k], j) {
+				best = j
+			}
+		}
+		ids[k], weights[k] = int32(best), p[best]
+	}
+	if g.fn == "softmax_selected" {
+		m.set.Softmax(weights)
+	}
+	if g.normalize {
+		var sum float32
+		for _, v := range weights {
+			sum += v
+		}
+		for k := range weights {
+			weights[k] /= max(sum, g.floor)
+		}
+	}
+	if g.scale != 1 {
+		for k := range weights {
+			weights[k] *= g.scale
+		}
+	}
+}
+
+func taken(ids []int32, j int) bool {
+	for _, id := range ids {
+		if int(id) == j {
+			return true
+		}
+	}
+	return false
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// softplus is log(1+exp(x)) without overflow.
+func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
