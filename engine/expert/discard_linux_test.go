@@ -2,6 +2,7 @@ package expert
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,4 +63,47 @@ func TestDiscardsAreRare(t *testing.T) {
 		checkCounters(t, s)
 		require.NoError(t, s.Close())
 	}
+}
+
+// TestPhysicalMemoryOfSharedMemory runs a store in a sparse shared-memory file, as the engine does, and asks the kernel
+// how much of the file is backed.
+func TestPhysicalMemoryOfSharedMemory(t *testing.T) {
+	m := newModel(t)
+	mem := m.config(t, 12*13_192)
+	l, err := Plan(m.banks, testTopK, mem.cfg.BudgetBytes)
+	require.NoError(t, err)
+	require.Less(t, l.PhysicalBytes, l.ArenaBytes/2)
+	fd, err := unix.MemfdCreate("arena", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	require.NoError(t, unix.Ftruncate(fd, arenaBase+l.ArenaBytes))
+	region, err := unix.Mmap(fd, 0, int(arenaBase+l.ArenaBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(region)) }()
+	mem.cfg.Arena = region[arenaBase:]
+	mem.cfg.Discard = func(off uint64, n int64) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off), n)
+	}
+	s, err := Open(mem.cfg)
+	require.NoError(t, err)
+	defer s.Close()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var b Batch
+	for range 40 {
+		bank := rnd.IntN(3)
+		for range 30 { // a stretch in one class, so that memory has to move
+			experts := []int32{int32(rnd.IntN(m.banks[bank].Experts)), int32(rnd.IntN(m.banks[bank].Experts))}
+			require.NoError(t, s.Acquire(m.banks[bank].Layer, experts, &b))
+			require.NoError(t, waitAll(t, s, &b))
+			for _, sl := range b.Slots {
+				require.Equal(t, len(m.banks[bank].Parts), checkPayload(t, m, s, bank, sl))
+			}
+			s.Release(&b)
+			var st unix.Stat_t
+			require.NoError(t, unix.Fstat(fd, &st))
+			require.LessOrEqual(t, st.Blocks*512, l.PhysicalBytes)
+		}
+	}
+	require.Positive(t, s.Stats().Discards)
+	require.Zero(t, s.Stats().DiscardErrors)
 }

@@ -45,6 +45,6 @@
 // # Concurrency
 //
 // A Store is safe for concurrent use, a Batch is not. Acquire does not wait for its reads. It waits for another Acquire
-// or Prefetch, and, when all of the room it could take is held by reads already running for nobody (an aborted batch, a
-// guess), for one of those to end.
+// or Prefetch, and, when there is no room for a single expert, for reads under way to end: those of an aborted batch or
+// of a guess make room then. If none does, other batches hold the budget, and it returns [ErrBusy].
 package expert

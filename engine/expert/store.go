@@ -277,11 +277,15 @@ func (s *Store) Layout() Layout { return s.layout }
 // missing. It does not wait for those reads: see the readiness words, or Wait.
 //
 // Experts that do not fit into the budget together with the rest are left in b.Rest, resident ones being taken first;
-// acquire them after releasing b. Acquire always takes at least one expert, unless it returns an error, in which case b
-// is empty: [ErrBusy], [ErrClosed], or a layer or expert that does not exist.
+// acquire them after releasing b; b.Rest may be passed as experts. Acquire always takes at least one expert, unless it
+// returns an error: [ErrBusy], [ErrClosed], a layer or expert that does not exist, or a batch not released. Then it has
+// taken none, and after ErrBusy b.Rest is all that was asked for.
 func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 	s.admission.Lock()
 	defer s.admission.Unlock()
+	if len(b.held) > 0 {
+		return fault.Bugf("layer %d: batch still holds %d experts of layer %d", layer, len(b.held), b.Layer)
+	}
 	b.keys = b.keys[:0]
 	bi, err := s.bankOf(layer)
 	if err != nil {
@@ -296,7 +300,11 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 	}
 
 	s.mu.Lock()
-	if err := s.admit(b); err != nil {
+	err = s.admit(b)
+	for i := range b.Rest {
+		b.Rest[i] -= bk.firstKey
+	}
+	if err != nil {
 		s.mu.Unlock()
 		return err
 	}
@@ -338,19 +346,16 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 	}
 	s.mu.Unlock()
 	s.wakeReaders(parts)
-	for i := range b.Rest {
-		b.Rest[i] -= bk.firstKey
-	}
 	return nil
 }
 
 // admit fills b.wave from b.keys, and b.Rest with the keys left over.
 func (s *Store) admit(b *Batch) error {
 	for {
+		b.ask, b.Rest = b.ask[:0], b.Rest[:0]
 		if s.closed {
 			return ErrClosed
 		}
-		b.ask, b.Rest = b.ask[:0], b.Rest[:0]
 		for _, k := range b.keys {
 			if s.failing(k) {
 				b.Rest = append(b.Rest, k)

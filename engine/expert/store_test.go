@@ -297,7 +297,7 @@ func operate(t testing.TB, m *model, s *Store, rnd *rand.Rand) (failures int) {
 // TestConcurrentBatches holds batches in several goroutines; what they hold stays as it is.
 func TestConcurrentBatches(t *testing.T) {
 	m := newModel(t)
-	mem := m.config(t, 3*m.minBudget())
+	mem := m.config(t, 2*m.minBudget()) // three batches do not fit, so some are refused
 	s := mustOpen(t, mem.cfg)
 	var wg sync.WaitGroup
 	for g := range uint64(3) {
@@ -314,8 +314,7 @@ func TestConcurrentBatches(t *testing.T) {
 					err := s.Acquire(m.banks[bank].Layer, rest, &b)
 					if errors.Is(err, ErrBusy) {
 						runtime.Gosched()
-						b.Rest = rest
-						continue
+						continue // with b.Rest
 					}
 					if err != nil {
 						t.Error(err)
@@ -723,6 +722,10 @@ func TestBusyAndWaves(t *testing.T) {
 	require.NoError(t, waitAll(t, s, &a))
 	require.ErrorIs(t, s.Acquire(0, []int32{9}, &b), ErrBusy)
 	require.Empty(t, b.Slots)
+	require.Equal(t, []int32{9}, b.Rest)
+	require.ErrorIs(t, s.Acquire(0, b.Rest, &b), ErrBusy)
+	require.Equal(t, []int32{9}, b.Rest)
+	require.ErrorContains(t, s.Acquire(0, []int32{9}, &a), "still holds 3 experts")
 	n, err := s.Prefetch(0, []int32{9}, Committed)
 	require.NoError(t, err)
 	require.Zero(t, n)
