@@ -53,7 +53,9 @@ type reader struct {
 	plan *plan.Plan
 }
 
-func (r *reader) value(key string) (gguf.Value, bool) { return r.f.Get(r.plan.Architecture + "." + key) }
+func (r *reader) value(key string) (gguf.Value, bool) {
+	return r.f.Get(r.plan.Architecture + "." + key)
+}
 
 func (r *reader) int(key string) int {
 	v, ok := r.value(key)
@@ -293,4 +295,3 @@ func (m *model) rows(tokens []int32) [][]byte {
 	}
 	return [][]byte{out}
 }
-
