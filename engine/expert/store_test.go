@@ -363,6 +363,57 @@ func TestDirectReadsLandInPlace(t *testing.T) {
 	s.Release(&b)
 }
 
+// TestDirectReadsContinue cuts direct reads short: they go on at the block that is incomplete, and a buffered read that
+// takes over goes on where they ended.
+func TestDirectReadsContinue(t *testing.T) {
+	m := newModel(t)
+	off := m.banks[1].Parts[0].at(6).Offset
+	window := off % 4096
+	for _, c := range []struct {
+		name         string
+		hook         errfs.Hook
+		calls        int64
+		fallbacks    int64
+		syscallBytes int64
+	}{
+		{"within a block", errfs.Times(1, errfs.Short(4096+777)), 2, 0, 4096 + 777 + alignUp(window+12_000) - 4096},
+		{"then refused", func() errfs.Hook {
+			var n atomic.Int64
+			return errfs.DirectOnly(func(errfs.Read) errfs.Fault {
+				if n.Add(1) == 1 {
+					return errfs.Fault{Max: 8192}
+				}
+				return errfs.Fault{Err: syscall.EINVAL}
+			})
+		}(), 3, 1, window + 12_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			mem := m.config(t, m.minBudget())
+			fs := errfs.Wrap(vfs.OS())
+			mem.cfg.FS, mem.cfg.Readers = fs, 1
+			s := mustOpen(t, mem.cfg)
+			if s.Stats().Mode != "direct" {
+				t.Skip("no direct reads here")
+			}
+			calls := fs.Reads()
+			fs.Set(func(r errfs.Read) errfs.Fault {
+				if r.Off < off-window || r.Off >= off+12_000 { // the other part
+					return errfs.Fault{Err: syscall.ENXIO}
+				}
+				return c.hook(r)
+			})
+			var b Batch
+			require.NoError(t, s.Acquire(2, []int32{6}, &b))
+			require.Eventually(t, func() bool { return s.Stats().Reads == 2 }, 5*time.Second, time.Millisecond)
+			require.Equal(t, 1, checkPayload(t, m, s, 1, b.Slots[0]))
+			require.Equal(t, c.calls, fs.Reads()-calls-1)
+			require.Equal(t, c.fallbacks, s.Stats().Fallbacks)
+			require.Equal(t, c.syscallBytes, s.Stats().SyscallBytes)
+			s.Release(&b)
+		})
+	}
+}
+
 func TestModes(t *testing.T) {
 	m := newModel(t)
 	for _, c := range []struct {
@@ -687,6 +738,8 @@ func TestFailureWhileAnotherPartIsRead(t *testing.T) {
 	mem.cfg.FS, mem.cfg.Mode, mem.cfg.Readers = fs, BufferedOnly, 2
 	s := mustOpen(t, mem.cfg)
 	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
 	fs.Set(func(r errfs.Read) errfs.Fault {
 		if r.Off == m.banks[1].Parts[0].at(4).Offset {
 			return errfs.Fault{Block: gate}
@@ -705,7 +758,7 @@ func TestFailureWhileAnotherPartIsRead(t *testing.T) {
 		require.Fail(t, "acquired a slot that is being written")
 	case <-time.After(20 * time.Millisecond):
 	}
-	close(gate)
+	open()
 	require.NoError(t, <-done)
 	require.NoError(t, waitAll(t, s, &b))
 	require.Equal(t, 2, checkPayload(t, m, s, 1, b.Slots[0]))
