@@ -83,7 +83,7 @@ func (a *app) execute(ctx context.Context, args []string) (code int) {
 	case errors.Is(err, syscall.EPIPE): // nobody reads on: no reason to complain
 		return exitBrokenPipe
 	}
-	fmt.Fprintf(a.status, "bigmoe: %v\n", err)
+	fmt.Fprintf(a.status, "bigmoe: %s\n", strings.TrimSpace(err.Error()))
 	if !a.begun {
 		fmt.Fprintf(a.status, "run '%s --help' for how to use it\n", cmd.CommandPath())
 		err = fault.As(fault.User, err)
@@ -140,8 +140,8 @@ Every flag can be set by the environment instead: --io-threads is BIGMOE_IO_THRE
 Exit codes: 2 a mistake in the request, 3 a corrupt file, 4 not supported, 70 a bug, 1 anything else, 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.fromEnvironment(cmd); err != nil {
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.fromEnvironment(cmd, args); err != nil {
 				return err
 			}
 			a.begun = true
@@ -166,7 +166,7 @@ Exit codes: 2 a mistake in the request, 3 a corrupt file, 4 not supported, 70 a 
 	return root
 }
 
-// rivals are flags that exclude each other: one given on the command line silences the others' variables.
+// rivals are flags that exclude each other: one given on the command line silences the other's variable.
 var rivals = [][]string{{"prompt", "file"}, {"greedy", "temp"}}
 
 // envName is the variable that stands for a flag.
@@ -175,8 +175,11 @@ func envName(flag string) string {
 }
 
 // fromEnvironment sets the flags that the command line left alone.
-func (a *app) fromEnvironment(cmd *cobra.Command) error {
+func (a *app) fromEnvironment(cmd *cobra.Command, args []string) error {
 	given := map[string]bool{"help": true}
+	if len(args) > 0 { // the prompt, if the verb takes one
+		given["prompt"], given["file"] = true, true
+	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		given[f.Name] = true
 		for _, names := range rivals {

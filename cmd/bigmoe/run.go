@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,14 +88,10 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	}
 	cfg.Progress = a.progress(f.quiet)
 	if isDemo {
-		if cfg.CacheBytes == 0 {
-			cfg.CacheBytes = demo.CacheBytes
-		}
+		cfg.CacheBytes = cmp.Or(cfg.CacheBytes, demo.CacheBytes)
+		cfg.MemoryBytes = cmp.Or(cfg.MemoryBytes, demo.MemoryBytes)
 		if !found {
 			prompt = demo.Prompt
-			if !f.quiet {
-				fmt.Fprintf(a.status, "demo model, prompt: %s\n", prompt)
-			}
 		}
 	}
 
@@ -111,6 +108,9 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	}
 	out.Sampling, out.random = describe(params), seedText(params)
 
+	if isDemo && !found && !f.quiet {
+		fmt.Fprintf(a.status, "demo model, prompt: %s\n", prompt)
+	}
 	text, decode := term.NewText(a.stdout), time.Time{}
 	count := 0
 	res, err := e.NewSession().Generate(ctx, engine.Request{
@@ -145,6 +145,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 		return err
 	}
 	out.take(res, e)
+	out.Policy = f.policy.value // by the name it was asked for
 	if f.json {
 		if err := writeJSON(a.stdout, &out); err != nil {
 			return err

@@ -64,17 +64,20 @@ func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
 	if err != nil {
 		return engine.Config{}, err
 	}
+	policy := f.policy.value
+	if policy == "frequency" {
+		policy = "decayed"
+	}
 	kv := compute.KVType_F16
 	if f.kv.value == "f32" {
 		kv = compute.KVType_F32
 	}
-	cfg := engine.Config{
+	return engine.Config{
 		Model: path, Recipe: recipe, Recipes: r, Backend: b.Backend,
 		MemoryBytes: int64(f.memory), CacheBytes: int64(f.cache), Context: f.context, Batch: f.batch,
-		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: f.policy.value, KV: kv,
+		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv,
 		ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
-	}
-	return cfg, nil
+	}, nil
 }
 
 // logger returns where engine and backend write to: warnings by default, everything if asked.

@@ -1,6 +1,8 @@
 package demo_test
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,7 +16,7 @@ import (
 func TestChecksumIsThatOfTheCard(t *testing.T) {
 	card, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	require.Contains(t, string(card), "sha256: "+demo.SHA256())
+	require.Contains(t, string(card), "sha256: "+demo.SHA256)
 }
 
 func TestFile(t *testing.T) {
@@ -22,6 +24,9 @@ func TestFile(t *testing.T) {
 	path, remove, err := demo.File(dir)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "bigmoe-demo.gguf"), path)
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, demo.SHA256, fmt.Sprintf("%x", sha256.Sum256(data)))
 	before, err := os.Stat(path)
 	require.NoError(t, err)
 	remove()
