@@ -302,6 +302,7 @@ type bench struct {
 	pending []int32
 	gen     [slots]uint32
 	routes  atomic.Int64
+	landing sync.WaitGroup
 }
 
 func newBench(t testing.TB) *bench {
@@ -317,7 +318,10 @@ func newBench(t testing.TB) *bench {
 	l.RegionBytes += slots * 4096
 	h.memory, err = memory.Create(1 << 30)
 	require.NoError(t, err)
-	t.Cleanup(func() { h.memory.Close() })
+	t.Cleanup(func() {
+		h.landing.Wait()
+		h.memory.Close()
+	})
 	h.region, err = compute.NewRegion(h.memory.Bytes(), l.Ready, l.Slots)
 	require.NoError(t, err)
 	h.memory.Bytes()[m.Weights[1].Offset] = denseByte
@@ -351,10 +355,13 @@ func (h *bench) Next() (compute.Wave, error) {
 		word := h.region.Word(uint32(i))
 		word.Store(h.gen[i] << compute.GenShift)
 		w.Slots = append(w.Slots, compute.Slot{Expert: id, Ready: uint32(i), Gen: h.gen[i], Part: [3]uint64{at, at + 1000}})
+		bank := h.bank
+		h.landing.Add(1)
 		land := func() {
+			defer h.landing.Done()
 			for part := range 2 {
 				for j := range uint64(partBytes) {
-					h.memory.Bytes()[at+1000*uint64(part)+j] = byte(100*h.bank + 10*int(id) + part + int(j))
+					h.memory.Bytes()[at+1000*uint64(part)+j] = byte(100*bank + 10*int(id) + part + int(j))
 				}
 				word.Or(1 << part)
 				futex.Wake(word)

@@ -1,0 +1,41 @@
+package futex
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWait(t *testing.T) {
+	var word atomic.Uint32
+	start := time.Now()
+	Wait(&word, 1, time.Hour) // differs already
+	require.False(t, WaitSpin(&word, 0, 10*time.Millisecond), "nobody changes it")
+	require.Less(t, time.Since(start), time.Minute)
+	require.True(t, WaitSpin(&word, 1, time.Hour))
+}
+
+func TestWakeReachesEverybody(t *testing.T) {
+	var word atomic.Uint32
+	woken := make(chan struct{})
+	for range 4 {
+		go func() {
+			for word.Load() == 0 {
+				Wait(&word, 0, time.Minute)
+			}
+			woken <- struct{}{}
+		}()
+	}
+	time.Sleep(20 * time.Millisecond)
+	word.Store(1)
+	Wake(&word)
+	for range 4 {
+		select {
+		case <-woken:
+		case <-time.After(10 * time.Second):
+			t.Fatal("not woken")
+		}
+	}
+}
