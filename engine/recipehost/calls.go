@@ -17,7 +17,6 @@ const (
 	wasiName     = "wasi_snapshot_preview1"
 	arrayFlag    = 0x100   // in the answer of meta_type
 	maxNameBytes = 1 << 16 // of a key, tensor name or message
-	maxHandles   = 1 << 16 // keys asked for
 	maxElements  = 1 << 22 // of number arrays, all that are looked into together
 	maxOutput    = 4 << 10 // bytes of what the module prints that are kept for the error
 )
@@ -147,17 +146,13 @@ var functions = []hostFunction{
 		key := s.name(m, u32(st[0]), u32(st[1]))
 		handle, seen := s.handles[key]
 		if !seen {
-			handle = -1
-			if v, ok := s.src.Meta(key); ok {
-				handle = int32(len(s.metas))
-				s.metas = append(s.metas, &meta{Meta: v})
+			v, ok := s.src.Meta(key)
+			if !ok { // not remembered: there is no end of keys that a file lacks
+				st[0] = ret(-1)
+				return
 			}
-			if len(s.handles) >= maxHandles {
-				s.end(fault.Corruptf("asked for more than %d keys", maxHandles))
-			}
-			if s.handles == nil {
-				s.handles = map[string]int32{}
-			}
+			handle = int32(len(s.metas))
+			s.metas = append(s.metas, &meta{Meta: v})
 			s.handles[key] = handle
 		}
 		st[0] = ret(handle)
@@ -246,9 +241,21 @@ var functions = []hostFunction{
 	}},
 }
 
+// hostModules is everything that a module may import.
+var hostModules = map[string][]hostFunction{moduleName: functions, wasiName: wasi}
+
+func offered(module, name string) bool {
+	for _, f := range hostModules[module] {
+		if f.name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // offer defines the functions that modules may import.
 func (s *session) offer(ctx context.Context, r wazero.Runtime) error {
-	for module, list := range map[string][]hostFunction{moduleName: functions, wasiName: wasi} {
+	for module, list := range hostModules {
 		b := r.NewHostModuleBuilder(module)
 		for _, f := range list {
 			b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(_ context.Context, m api.Module, stack []uint64) {

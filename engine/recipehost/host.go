@@ -21,9 +21,13 @@ const ABIVersion = 1
 
 // Options bounds what a recipe may use. Zero fields take the defaults.
 type Options struct {
-	Timeout          time.Duration // from the first byte of the module to the plan; 5 s
+	// CacheDir keeps compiled modules, so that only the first start with a recipe pays for compiling it. Nobody else
+	// may write there, since its files are run as they are. Empty: modules are interpreted.
+	CacheDir string
+
+	Timeout          time.Duration // of the module's own running, not of compiling it; 4 s
 	MemoryLimitBytes int64         // of the module, in whole pages of 64 KiB; 64 MiB
-	MaxModuleBytes   int           // 16 MiB
+	MaxModuleBytes   int           // which bounds the time that compiling takes; 4 MiB
 	MaxResultBytes   int           // of the encoded plan; 16 MiB
 	MaxCalls         int           // questions to the host; 4 million
 }
@@ -36,14 +40,14 @@ type Host struct{ opts Options }
 // New returns a host with the given bounds.
 func New(opts Options) *Host {
 	if opts.Timeout <= 0 {
-		opts.Timeout = 5 * time.Second
+		opts.Timeout = 4 * time.Second
 	}
 	if opts.MemoryLimitBytes <= 0 {
 		opts.MemoryLimitBytes = 64 << 20
 	}
 	opts.MemoryLimitBytes = min(max(opts.MemoryLimitBytes, pageBytes), 1<<32)
 	if opts.MaxModuleBytes <= 0 {
-		opts.MaxModuleBytes = 16 << 20
+		opts.MaxModuleBytes = 4 << 20
 	}
 	if opts.MaxResultBytes <= 0 {
 		opts.MaxResultBytes = 16 << 20
@@ -55,34 +59,35 @@ func New(opts Options) *Host {
 }
 
 // Plan runs the module, decodes the plan it returns and validates it. Whether the plan fits the file is for the caller
-// to check. The error names the recipe. Its kind is what the recipe said where the recipe refused the file itself;
+// to check. Both the plan and the error name the recipe as the caller does. Its kind is what the recipe said where the recipe refused the file itself;
 // fault.Unsupported for a module that needs something this host does not offer; fault.Corrupt for one that misbehaves.
 func (h *Host) Plan(ctx context.Context, name string, module []byte, src Source) (*plan.Plan, error) {
 	p, err := h.plan(ctx, module, src)
 	if err != nil {
 		return nil, fmt.Errorf("recipe %q: %w", name, err)
 	}
+	p.Recipe = name
 	if _, err := plan.Validate(p); err != nil {
-		if p.Recipe != name {
-			err = fmt.Errorf("recipe %q: %w", name, err)
-		}
 		return nil, err
 	}
 	return p, nil
 }
 
 func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan, error) {
-	timed, cancel := context.WithTimeout(ctx, h.opts.Timeout)
-	defer cancel()
-	s := &session{opts: h.opts, src: src, tensors: src.Tensors()}
-	err := h.run(timed, module, s)
+	if len(module) > h.opts.MaxModuleBytes {
+		return nil, fault.Unsupportedf("module of %d bytes: at most %d are taken", len(module), h.opts.MaxModuleBytes)
+	}
+	module, err := sieve(module, h.opts.MemoryLimitBytes, offered)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{opts: h.opts, src: src, tensors: src.Tensors(), handles: map[string]int32{}}
+	err = h.run(ctx, module, s)
 	switch {
 	case s.err != nil: // says more than the trap that ended the module
 		return nil, s.err
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case timed.Err() != nil:
-		return nil, fault.Corruptf("did not finish within %v", h.opts.Timeout)
 	case err != nil:
 		return nil, err
 	case s.result == nil:
@@ -95,17 +100,32 @@ func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan,
 	return p, nil
 }
 
-func (h *Host) run(ctx context.Context, module []byte, s *session) error {
-	if len(module) > h.opts.MaxModuleBytes {
-		return fault.Unsupportedf("module of %d bytes: at most %d are taken", len(module), h.opts.MaxModuleBytes)
+// features are what compilers emit for recipes. Reference types are left out because a growing table would be memory
+// that nothing bounds.
+const features = api.CoreFeatureMutableGlobal | api.CoreFeatureSignExtensionOps | api.CoreFeatureMultiValue |
+	api.CoreFeatureNonTrappingFloatToIntConversion | api.CoreFeatureBulkMemoryOperations
+
+// runtime returns a runtime and what else is to be closed with it. A cache that cannot be used is not worth an error.
+func (h *Host) runtime(ctx context.Context) (r wazero.Runtime, closeAll func()) {
+	config, closeCache := wazero.NewRuntimeConfigInterpreter(), func() {}
+	if h.opts.CacheDir != "" {
+		if cache, err := wazero.NewCompilationCacheWithDir(h.opts.CacheDir); err == nil {
+			config = wazero.NewRuntimeConfig().WithCompilationCache(cache)
+			closeCache = func() { cache.Close(ctx) }
+		}
 	}
-	config := wazero.NewRuntimeConfigInterpreter().
-		WithCoreFeatures(api.CoreFeaturesV2).
-		WithMemoryLimitPages(uint32(h.opts.MemoryLimitBytes / pageBytes)).
+	r = wazero.NewRuntimeWithConfig(ctx, config.
+		WithCoreFeatures(features).
+		WithMemoryLimitPages(uint32(h.opts.MemoryLimitBytes/pageBytes)).
+		WithMemoryCapacityFromMax(true). // address space up to the limit, rather than copies while it grows
 		WithCloseOnContextDone(true).
-		WithDebugInfoEnabled(false)
-	r := wazero.NewRuntimeWithConfig(ctx, config)
-	defer r.Close(context.WithoutCancel(ctx))
+		WithDebugInfoEnabled(false))
+	return r, func() { r.Close(ctx); closeCache() }
+}
+
+func (h *Host) run(ctx context.Context, module []byte, s *session) error {
+	r, closeAll := h.runtime(context.WithoutCancel(ctx))
+	defer closeAll()
 	if err := s.offer(ctx, r); err != nil {
 		return fault.Bugf("host module: %w", err)
 	}
@@ -121,26 +141,36 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 	if _, ok := code.ExportedMemories()["memory"]; !ok {
 		return fault.Corruptf("does not export its memory: not a recipe")
 	}
-	m, err := r.InstantiateModule(ctx, code, wazero.NewModuleConfig().WithName("recipe").WithStartFunctions())
+	timed, cancel := context.WithTimeout(ctx, h.opts.Timeout)
+	defer cancel()
+	m, err := r.InstantiateModule(timed, code, wazero.NewModuleConfig().WithName("recipe").WithStartFunctions())
 	if err != nil {
-		return s.ended("start", err)
+		return s.ended("instantiation", err)
 	}
-	if f := m.ExportedFunction("_initialize"); f != nil {
-		if _, err := f.Call(ctx); err != nil {
-			return s.ended("_initialize", err)
+	call := func(name string) ([]uint64, error) {
+		results, err := m.ExportedFunction(name).Call(timed)
+		switch {
+		case err == nil:
+			return results, nil
+		case timed.Err() != nil:
+			return nil, fault.Corruptf("did not finish within %v", h.opts.Timeout)
+		}
+		return nil, s.ended(name, err)
+	}
+	if m.ExportedFunction("_initialize") != nil {
+		if _, err := call("_initialize"); err != nil {
+			return err
 		}
 	}
-	version, err := m.ExportedFunction("bigmoe_abi_version").Call(ctx)
+	version, err := call("bigmoe_abi_version")
 	if err != nil {
-		return s.ended("bigmoe_abi_version", err)
+		return err
 	}
 	if len(version) != 1 || version[0] != ABIVersion {
-		return fault.Unsupportedf("speaks version %v of the recipe ABI, this build speaks %d", version, ABIVersion)
+		return fault.Unsupportedf("speaks version %d of docs/recipe-abi.md, this build version %d", version, ABIVersion)
 	}
-	if _, err := m.ExportedFunction("bigmoe_plan").Call(ctx); err != nil {
-		return s.ended("bigmoe_plan", err)
-	}
-	return nil
+	_, err = call("bigmoe_plan")
+	return err
 }
 
 // ended explains why a call of the module did not return.

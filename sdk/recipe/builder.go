@@ -24,19 +24,20 @@ type Builder struct {
 	arch     string
 	model    wire
 	weights  wire
-	declared map[string]string // weight name to its encoding
+	declared map[string]int // weight name to where its encoding starts in weights
 	banks    wire
 	states   wire
 	blocks   wire
 	unused   wire
 
-	block  wire   // the block being written
-	prefix string // of its values' names
+	inBlock    bool
+	blockStart int
+	prefix     string // of the names of the block's values
 }
 
 // run makes the plan and hands it to the host.
 func run(h host, r registration) {
-	b := &Builder{host: h, declared: map[string]string{}}
+	b := &Builder{host: h, declared: map[string]int{}}
 	if r.build == nil {
 		b.Refuse(bug, "no recipe is registered")
 	}
@@ -52,7 +53,9 @@ func (b *Builder) encode(r registration) []byte {
 	p.text(2, b.arch)
 	p.text(3, r.name)
 	p.text(4, r.version)
-	p.message(5, b.model)
+	model := p.open(5)
+	p = append(p, b.model...)
+	p.close(model)
 	for _, section := range []wire{b.weights, b.banks, b.states, b.blocks, b.unused} {
 		p = append(p, section...)
 	}
@@ -90,14 +93,15 @@ func (b *Builder) Head() { b.startBlock(headBlock, 0, "") }
 
 func (b *Builder) startBlock(kind, layer int, prefix string) {
 	b.endBlock()
-	b.prefix = prefix
-	b.block.uint(1, uint64(kind))
-	b.block.uint(2, uint64(layer))
+	b.inBlock, b.prefix = true, prefix
+	b.blockStart = b.blocks.open(9)
+	b.blocks.uint(1, uint64(kind))
+	b.blocks.uint(2, uint64(layer))
 }
 
 func (b *Builder) endBlock() {
-	if b.block != nil {
-		b.blocks.message(9, b.block)
-		b.block = nil
+	if b.inBlock {
+		b.blocks.close(b.blockStart)
+		b.inBlock = false
 	}
 }

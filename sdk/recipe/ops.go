@@ -14,74 +14,81 @@ type op struct {
 
 func (o *op) int(name string, v int) *op {
 	if v != 0 {
-		a := attr(name)
-		a.tag(2, varintField)
-		a.varint(uint64(v))
-		o.attrs.message(7, a)
+		start := o.openAttr(name)
+		o.attrs.tag(2, varintField)
+		o.attrs.varint(uint64(v))
+		o.attrs.close(start)
 	}
 	return o
 }
 
 func (o *op) float(name string, v float64) *op {
 	if v != 0 {
-		a := attr(name)
-		a.double(3, v)
-		o.attrs.message(7, a)
+		start := o.openAttr(name)
+		o.attrs.double(3, v)
+		o.attrs.close(start)
 	}
 	return o
 }
 
 func (o *op) text(name, v string) *op {
 	if v != "" {
-		a := attr(name)
-		a.element(4, v)
-		o.attrs.message(7, a)
+		start := o.openAttr(name)
+		o.attrs.element(4, v)
+		o.attrs.close(start)
 	}
 	return o
 }
 
 func (o *op) flag(name string, v bool) *op {
 	if v {
-		a := attr(name)
-		a.tag(5, varintField)
-		a.varint(1)
-		o.attrs.message(7, a)
+		start := o.openAttr(name)
+		o.attrs.tag(5, varintField)
+		o.attrs.varint(1)
+		o.attrs.close(start)
 	}
 	return o
 }
 
-func attr(name string) wire {
-	var a wire
-	a.text(1, name)
-	return a
+func (o *op) openAttr(name string) (start int) {
+	if o.attrs == nil {
+		o.attrs = make(wire, 0, 256)
+	}
+	start = o.attrs.open(7)
+	o.attrs.text(1, name)
+	return start
 }
 
 // write appends the op to the block and returns the names of its outputs, with the block's prefix.
 func (b *Builder) write(o *op, out ...string) []Value {
-	var m wire
-	m.text(1, o.kind)
-	repeat(&m, 2, o.in)
-	repeat(&m, 3, o.weights)
-	repeat(&m, 4, o.states)
-	m.text(5, string(o.bank))
+	if !b.inBlock {
+		b.Refuse(bug, "op "+o.kind+" outside a block")
+	}
+	w := &b.blocks
+	start := w.open(3)
+	w.text(1, o.kind)
+	repeat(w, 2, o.in)
+	repeat(w, 3, o.weights)
+	repeat(w, 4, o.states)
+	w.text(5, string(o.bank))
 	values := make([]Value, len(out))
 	for i, name := range out {
 		values[i] = Value(b.prefix + name)
-		m.element(6, string(values[i]))
+		w.element(6, string(values[i]))
 	}
-	m = append(m, o.attrs...)
-	b.block.message(3, m)
+	*w = append(*w, o.attrs...)
+	w.close(start)
 	return values
 }
 
 func (b *Builder) one(o *op, out string) Value { return b.write(o, out)[0] }
 
-func repeat[T ~string](m *wire, field int, names []T) {
+func repeat[T ~string](w *wire, field int, names []T) {
 	for len(names) > 0 && names[len(names)-1] == "" {
 		names = names[:len(names)-1]
 	}
 	for _, n := range names {
-		m.element(field, string(n))
+		w.element(field, string(n))
 	}
 }
 

@@ -36,11 +36,11 @@ func (b *Builder) Recurrent(name string, elements int) State {
 
 func (b *Builder) state(name string, kind, keyWidth, valueWidth, window, ratio, elements, rewind int) State {
 	name = b.prefix + name
-	var m wire
-	m.text(1, name)
+	start := b.states.open(8)
+	b.states.text(1, name)
 	for i, n := range []int{kind, keyWidth, valueWidth, window, ratio, elements, rewind} {
-		m.uint(i+2, uint64(n))
+		b.states.uint(i+2, uint64(n))
 	}
-	b.states.message(8, m)
+	b.states.close(start)
 	return State(name)
 }

@@ -148,10 +148,11 @@ func Stack(role Role, tensor string, width, rows int) Part {
 // needed.
 func (b *Builder) Bank(layer, experts int, parts ...Part) Bank {
 	name := "l" + strconv.Itoa(layer) + ".experts"
-	var m wire
-	m.text(1, name)
-	m.uint(2, uint64(layer))
-	m.uint(3, uint64(experts))
+	w := &b.banks
+	start := w.open(7)
+	w.text(1, name)
+	w.uint(2, uint64(layer))
+	w.uint(3, uint64(experts))
 	for _, p := range parts {
 		shape := []int{p.Width, p.Rows, experts}
 		if len(p.Tensors) != 1 {
@@ -160,17 +161,17 @@ func (b *Builder) Bank(layer, experts int, parts ...Part) Bank {
 				b.Refuse(bug, "bank "+name+" has "+strconv.Itoa(len(p.Tensors))+" tensors for "+strconv.Itoa(experts)+" experts")
 			}
 		}
-		var part wire
-		part.uint(1, uint64(p.Role))
+		part := w.open(4)
+		w.uint(1, uint64(p.Role))
 		for _, t := range p.Tensors {
 			b.checkShape(t, shape)
-			part.element(2, t)
+			w.element(2, t)
 		}
-		part.uint(3, uint64(p.Width))
-		part.uint(4, uint64(p.Rows))
-		m.message(4, part)
+		w.uint(3, uint64(p.Width))
+		w.uint(4, uint64(p.Rows))
+		w.close(part)
 	}
-	b.banks.message(7, m)
+	w.close(start)
 	return Bank(name)
 }
 
@@ -178,31 +179,35 @@ func (b *Builder) Bank(layer, experts int, parts ...Part) Bank {
 // used nor listed.
 func (b *Builder) Unused(tensor, reason string) {
 	b.find(tensor)
-	var m wire
-	m.text(1, tensor)
-	m.text(2, reason)
-	b.unused.message(10, m)
+	start := b.unused.open(10)
+	b.unused.text(1, tensor)
+	b.unused.text(2, reason)
+	b.unused.close(start)
 }
 
 func (b *Builder) declare(name string, residency int, types []uint64, shape []int, sources ...Source) Weight {
-	var m wire
-	m.text(1, name)
+	w := &b.weights
+	before := len(*w)
+	start := w.open(6)
+	w.text(1, name)
 	for _, s := range sources {
-		var src wire
-		src.text(1, s.Tensor)
-		src.uint(2, uint64(s.FirstRow))
-		src.uint(3, uint64(s.Rows))
-		m.message(2, src)
+		source := w.open(2)
+		w.text(1, s.Tensor)
+		w.uint(2, uint64(s.FirstRow))
+		w.uint(3, uint64(s.Rows))
+		w.close(source)
 	}
-	m.packed(3, widen(shape))
-	m.uint(4, uint64(residency))
-	m.packed(5, types)
-	switch before, again := b.declared[name]; {
-	case !again:
-		b.declared[name] = string(m)
-		b.weights.message(6, m)
-	case before != string(m):
-		b.Refuse(bug, "weight "+strconv.Quote(name)+" is declared twice, not alike")
+	w.packed(3, widen(shape))
+	w.uint(4, uint64(residency))
+	w.packed(5, types)
+	w.close(start)
+	if first, again := b.declared[name]; again {
+		if n := len(*w) - before; string((*w)[first:first+n]) != string((*w)[before:]) {
+			b.Refuse(bug, "weight "+strconv.Quote(name)+" is declared twice, not alike")
+		}
+		*w = (*w)[:before]
+	} else {
+		b.declared[name] = before
 	}
 	return Weight(name)
 }

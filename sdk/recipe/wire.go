@@ -44,11 +44,20 @@ func (w *wire) text(field int, s string) {
 	}
 }
 
-// message writes a nested message, empty or not.
-func (w *wire) message(field int, m wire) {
+// open starts a nested message and close ends it: what was written in between moves up to make room for its length.
+// That spares a buffer for each message, and allocations are what costs an interpreted guest most.
+func (w *wire) open(field int) (start int) {
 	w.tag(field, bytesField)
-	w.varint(uint64(len(m)))
-	*w = append(*w, m...)
+	return len(*w)
+}
+
+func (w *wire) close(start int) {
+	n, end := uint64(len(*w)-start), len(*w)
+	w.varint(n) // grows by the size of the length; the bytes land at the end for now
+	var length [10]byte
+	size := copy(length[:], (*w)[end:])
+	copy((*w)[start+size:], (*w)[start:end])
+	copy((*w)[start:], length[:size])
 }
 
 // packed writes a repeated number field.
@@ -56,11 +65,11 @@ func (w *wire) packed(field int, values []uint64) {
 	if len(values) == 0 {
 		return
 	}
-	var body wire
+	start := w.open(field)
 	for _, v := range values {
-		body.varint(v)
+		w.varint(v)
 	}
-	w.message(field, body)
+	w.close(start)
 }
 
 // double writes a number of a oneof, zero or not.

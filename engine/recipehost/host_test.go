@@ -1,0 +1,112 @@
+package recipehost
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/bigmoe/bigmoe/engine/gguf"
+)
+
+func shipped(t testing.TB) []byte {
+	module, err := os.ReadFile("../../recipes/qwen3moe/qwen3moe.wasm")
+	require.NoError(t, err)
+	return module
+}
+
+// TestCompiledAndInterpreted wants the same plan from an interpreted module, a compiled one, and one that was found in
+// the cache or that a cache which cannot be used left to the interpreter.
+func TestCompiledAndInterpreted(t *testing.T) {
+	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
+	cache, notADirectory := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(notADirectory, nil, 0o600))
+	want, err := New(Options{}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+	require.NoError(t, err)
+	for _, dir := range []string{cache, cache, notADirectory} {
+		p, err := New(Options{CacheDir: dir}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(want, p))
+	}
+	kept, err := filepath.Glob(filepath.Join(cache, "*", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, kept)
+}
+
+// TestPlansAreRepeatable: nothing of the machine reaches a recipe, so that a plan depends on the file alone.
+func TestPlansAreRepeatable(t *testing.T) {
+	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
+	var sessions []*session
+	for range 2 {
+		h := New(Options{})
+		module, err := sieve(shipped(t), h.opts.MemoryLimitBytes, offered)
+		require.NoError(t, err)
+		s := &session{opts: h.opts, src: src, tensors: src.Tensors(), handles: map[string]int32{}}
+		require.NoError(t, h.run(context.Background(), module, s))
+		sessions = append(sessions, s)
+		time.Sleep(time.Millisecond)
+	}
+	require.Equal(t, sessions[0].result, sessions[1].result)
+	require.Equal(t, sessions[0].calls, sessions[1].calls)
+	require.Equal(t, sessions[0].clock, sessions[1].clock)
+}
+
+func TestMemoryLimit(t *testing.T) {
+	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
+	_, err := New(Options{MemoryLimitBytes: 1 << 20}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+	require.ErrorContains(t, err, "at most 1048576 are given")
+}
+
+func TestSourceOfFile(t *testing.T) {
+	f, err := gguf.Open("../../testdata/golden/badgguf/files/ok-odd-types.gguf")
+	require.NoError(t, err)
+	defer f.Close()
+	src := File(f)
+	_, ok := src.Meta("qwen3moe.absent")
+	require.False(t, ok)
+
+	v, ok := src.Meta("general.architecture")
+	require.True(t, ok)
+	require.Equal(t, Meta{Type: gguf.String, Len: 1}, Meta{Type: v.Type, Array: v.Array, Len: v.Len})
+	require.Equal(t, []string{"qwen3moe"}, v.Texts())
+
+	v, _ = src.Meta("tokenizer.ggml.tokens")
+	require.True(t, v.Array)
+	require.Len(t, v.Texts(), v.Len)
+
+	v, _ = src.Meta("qwen3moe.attention.head_count_kv")
+	require.True(t, v.Array)
+	require.Equal(t, []int64{1}, v.Ints())
+
+	v, _ = src.Meta("qwen3moe.embedding_length")
+	require.Equal(t, []int64{32}, v.Ints())
+	v, _ = src.Meta("qwen3moe.attention.layer_norm_rms_epsilon")
+	require.InDelta(t, 1e-6, v.Floats()[0], 1e-9)
+
+	over := Override(src, map[string]uint64{"qwen3moe.expert_used_count": 1})
+	v, _ = over.Meta("qwen3moe.expert_used_count")
+	require.Equal(t, []int64{1}, v.Ints())
+	v, _ = over.Meta("qwen3moe.embedding_length")
+	require.Equal(t, []int64{32}, v.Ints())
+}
+
+// BenchmarkPlan is what a start pays for its recipe.
+func BenchmarkPlan(b *testing.B) {
+	src, module := File(open(b, "qwen3moe/qwen3moe-f32.gguf")), shipped(b)
+	for mode, opts := range map[string]Options{"interpreted": {}, "cached": {CacheDir: b.TempDir()}} {
+		b.Run(mode, func(b *testing.B) {
+			plan := func() {
+				_, err := New(opts).Plan(context.Background(), "qwen3moe", module, src)
+				require.NoError(b, err)
+			}
+			plan() // fills the cache
+			for b.Loop() {
+				plan()
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package recipehost
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// Each module in testdata/hostile was compiled from the C source beside it.
+var hostile = []struct {
+	module string
+	kind   fault.Kind
+	say    []string
+}{
+	{"divide", fault.Corrupt, []string{"bigmoe_plan trapped", "divide by zero"}},
+	{"element", fault.Corrupt, []string{"element 1073741824 of"}},
+	{"empty", fault.Unsupported, []string{"schema version 0"}},
+	{"exit", fault.Corrupt, []string{"status 3", "good bye"}},
+	{"garbage", fault.Corrupt, []string{"22 bytes that are not a plan"}},
+	{"grow", fault.Corrupt, []string{"bigmoe_plan trapped", "unreachable"}},
+	{"handle", fault.Corrupt, []string{"metadata handle 12345"}},
+	{"import_file", fault.Unsupported, []string{`"path_open"`, `"wasi_snapshot_preview1"`}},
+	{"import_other", fault.Unsupported, []string{`"system"`, `"env"`}},
+	{"inconsistent", fault.Corrupt, []string{"embed", `"absent" is not declared`}},
+	{"loop", fault.Corrupt, []string{"did not finish within 1s"}},
+	{"loop_asking", fault.Corrupt, []string{"asked the host more than 100000 times"}},
+	{"loop_start", fault.Corrupt, []string{"did not finish within 1s"}},
+	{"memory", fault.Unsupported, []string{"needs 134217728 bytes of memory", "67108864"}},
+	{"message", fault.Corrupt, []string{"message of 1048576 bytes"}},
+	{"newer", fault.Unsupported, []string{"schema version 99"}},
+	{"no_export", fault.Corrupt, []string{"bigmoe_plan", "not a recipe"}},
+	{"pointer", fault.Corrupt, []string{"16 bytes at 0x7ffffff0"}},
+	{"pointer_out", fault.Corrupt, []string{"32 bytes at 0xfffffff8"}},
+	{"pointer_plan", fault.Corrupt, []string{"15728640 bytes at 0x0"}},
+	{"recurse", fault.Corrupt, []string{"bigmoe_plan trapped", "stack overflow"}},
+	{"result_huge", fault.Corrupt, []string{"plan of 2147483647 bytes"}},
+	{"silent", fault.Corrupt, []string{"without a plan"}},
+	{"tensor", fault.Corrupt, []string{"tensor index 1048576 of"}},
+	{"trap", fault.Corrupt, []string{"bigmoe_plan trapped", "unreachable"}},
+	{"twice", fault.Corrupt, []string{"second plan"}},
+	{"version", fault.Unsupported, []string{"version [2]", "this build version 1"}},
+	{"wrong_type", fault.Corrupt, []string{"type string as another"}},
+}
+
+func TestHostileModules(t *testing.T) {
+	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
+	sources, err := filepath.Glob("testdata/hostile/*.c")
+	require.NoError(t, err)
+	require.Len(t, hostile, len(sources), "every source has a row")
+	for mode, opts := range map[string]Options{"interpreted": {}, "compiled": {CacheDir: t.TempDir()}} {
+		opts.Timeout, opts.MaxCalls = time.Second, 100_000
+		for _, test := range hostile {
+			t.Run(mode+"/"+test.module, func(t *testing.T) {
+				module, err := os.ReadFile("testdata/hostile/" + test.module + ".wasm")
+				require.NoError(t, err)
+				start := time.Now()
+				p, err := New(opts).Plan(context.Background(), test.module, module, src)
+				require.Nil(t, p)
+				require.ErrorContains(t, err, `recipe "`+test.module+`": `)
+				require.Equal(t, 1, strings.Count(err.Error(), "recipe "), "%v", err)
+				for _, say := range test.say {
+					require.ErrorContains(t, err, say)
+				}
+				require.Equal(t, test.kind, fault.KindOf(err), "%v", err)
+				require.Less(t, time.Since(start), 5*time.Second)
+			})
+		}
+	}
+}
+
+// TestSieve gives the host modules whose outline alone would cost a decoder its memory, and modules that recipes have
+// no use for.
+func TestSieve(t *testing.T) {
+	section := func(id byte, body string) string { return string(id) + string(rune(len(body))) + body }
+	const many = "\xff\xff\xff\xff\x0f" // 4294967295
+	oneFunction := section(1, "\x01\x60\x00\x00") + section(3, "\x01\x00")
+	for _, test := range []struct {
+		name, sections, say string
+	}{
+		{"types without end", section(1, many), "claims 4294967295 bytes where 0 are left"},
+		{"imports without end", section(2, many+"\x00"), "claims 4294967295"},
+		{"section longer than the module", "\x01\x7f", "claims 127 bytes"},
+		{"number without end", section(1, "\xff\xff\xff\xff\xff\xff"), "bad number"},
+		{"locals without end", oneFunction + section(10, "\x01\x08\x01"+many+"\x7f\x0b"), "more than 4096 local variables"},
+		{"body longer than its section", oneFunction + section(10, "\x01\x70\x00"), "claims 112 bytes"},
+		{"data longer than the module", section(11, "\x01\x00\x41\x00\x0b"+many), "claims 4294967295"},
+		{"table", section(4, "\x01\x70\x00"+"\xff\xff\xff\x3f"), "table of 134217727 elements"},
+		{"memory", section(5, "\x01\x00\xff\xff\x03"), "needs 4294901760 bytes"},
+		{"64-bit memory", section(5, "\x01\x04\x01"), "64-bit"},
+		{"imported memory", section(2, "\x01\x03env\x06memory\x02\x00\x01"), `imports the memory "memory" of "env"`},
+		{"start", section(8, "\x00"), "start section"},
+		{"unknown section", section(13, "\x01\x00\x00"), "section of kind 13"},
+		{"bytes too many", section(3, "\x00\x00"), "1 bytes too many in section 3"},
+		{"another format", "", "not a WebAssembly module"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			head := "\x00asm\x01\x00\x00\x00"
+			if test.sections == "" {
+				head = "\x00asm\x0d\x00\x01\x00" // a component
+			}
+			_, err := New(Options{}).Plan(context.Background(), "x", []byte(head+test.sections), nil)
+			require.ErrorContains(t, err, test.say)
+			require.ErrorContains(t, err, `recipe "x": `)
+		})
+	}
+}
+
+func TestModuleTooLarge(t *testing.T) {
+	_, err := New(Options{MaxModuleBytes: 10}).Plan(context.Background(), "x", make([]byte, 11), nil)
+	require.ErrorContains(t, err, "module of 11 bytes: at most 10")
+}
+
+func TestCallerGivesUp(t *testing.T) {
+	module, err := os.ReadFile("testdata/hostile/loop.wasm")
+	require.NoError(t, err)
+	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err = New(Options{}).Plan(ctx, "loop", module, src)
+	require.True(t, errors.Is(err, context.Canceled), "%v", err)
+}
+
+func FuzzSieve(f *testing.F) {
+	modules, err := filepath.Glob("testdata/hostile/*.wasm")
+	require.NoError(f, err)
+	for _, path := range modules {
+		module, err := os.ReadFile(path)
+		require.NoError(f, err)
+		f.Add(module)
+	}
+	f.Fuzz(func(t *testing.T, module []byte) {
+		out, err := sieve(module, 1<<20, offered)
+		if err != nil {
+			require.Nil(t, out)
+			return
+		}
+		again, err := sieve(out, 1<<20, offered)
+		require.NoError(t, err)
+		require.Equal(t, out, again, "what is left has no custom sections")
+	})
+}

@@ -1,0 +1,2 @@
+// Has no bigmoe_plan.
+#include "recipe.h"
