@@ -20,6 +20,8 @@ import (
 	"github.com/hashicorp/go-plugin/runner"
 	"github.com/rs/zerolog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/bigmoe/bigmoe/sdk/compute"
 	"github.com/bigmoe/bigmoe/sdk/compute/mailbox"
@@ -377,14 +379,18 @@ func (p *Process) call(ctx context.Context, what string, box *mailbox.Mailbox, f
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// A broken connection is news of a death that watch is about to report.
-	if err = compute.FromStatus(err); fault.KindOf(err) == fault.Unknown {
+	if status.Code(err) == codes.Unavailable { // the connection broke: watch is about to tell why
 		select {
 		case <-p.dead:
 			return p.death
-		case <-time.After(tick):
+		case <-time.After(5 * drainTime):
+			return p.kill("control connection: %v", err)
 		}
 	}
+	if err := p.Dead(); err != nil {
+		return err
+	}
+	err = compute.FromStatus(err)
 	return fmt.Errorf("backend %s: %s: %w", p.about.Name, what, err)
 }
 

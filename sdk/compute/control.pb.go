@@ -648,7 +648,7 @@ type Layout struct {
 	Logits        uint64                 `protobuf:"varint,4,opt,name=logits,proto3" json:"logits,omitempty"`                     // logit_rows x vocabulary x float32
 	Routes        uint64                 `protobuf:"varint,5,opt,name=routes,proto3" json:"routes,omitempty"`                     // ids, then weights: each max_route x 4 bytes
 	MaxRoute      uint64                 `protobuf:"varint,6,opt,name=max_route,json=maxRoute,proto3" json:"max_route,omitempty"` // most picks of one layer and evaluation: batch x experts used
-	Wave          uint64                 `protobuf:"varint,7,opt,name=wave,proto3" json:"wave,omitempty"`                         // the answer: max_wave slot records
+	Wave          uint64                 `protobuf:"varint,7,opt,name=wave,proto3" json:"wave,omitempty"`                         // the answer: max_wave slot records of 40 bytes
 	MaxWave       uint64                 `protobuf:"varint,8,opt,name=max_wave,json=maxWave,proto3" json:"max_wave,omitempty"`
 	Rows          uint64                 `protobuf:"varint,9,opt,name=rows,proto3" json:"rows,omitempty"`    // raw rows of the by-row weights: for each in plan order, batch x row_bytes, 64-byte aligned
 	Ready         uint64                 `protobuf:"varint,10,opt,name=ready,proto3" json:"ready,omitempty"` // readiness words: slots x uint32

@@ -36,7 +36,8 @@ type ControlClient interface {
 	// Prepare checks a model against what the backend supports, before anything is loaded, and says what memory it
 	// would need besides the shared region. It must not keep anything.
 	Prepare(ctx context.Context, in *Model, opts ...grpc.CallOption) (*Needs, error)
-	// Load makes a model ready to run: the dense weights are in the region by now. It replaces the model loaded before.
+	// Load makes a model ready to run: the dense weights are in the region by now, and a mailbox. The sequence loaded
+	// before has been closed through its mailbox.
 	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadReply, error)
 }
 
@@ -87,7 +88,8 @@ type ControlServer interface {
 	// Prepare checks a model against what the backend supports, before anything is loaded, and says what memory it
 	// would need besides the shared region. It must not keep anything.
 	Prepare(context.Context, *Model) (*Needs, error)
-	// Load makes a model ready to run: the dense weights are in the region by now. It replaces the model loaded before.
+	// Load makes a model ready to run: the dense weights are in the region by now, and a mailbox. The sequence loaded
+	// before has been closed through its mailbox.
 	Load(context.Context, *LoadRequest) (*LoadReply, error)
 	mustEmbedUnimplementedControlServer()
 }
