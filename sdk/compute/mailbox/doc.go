@@ -13,7 +13,7 @@
 //
 // # Costs
 //
-// A round trip between two idle processes takes about 10 µs, of which each side spins at most 5 µs.
+// A round trip between two processes takes 12 to 18 µs on two busy cores; each side spins for at most 2 µs of it.
 //
 // # Concurrency
 //
