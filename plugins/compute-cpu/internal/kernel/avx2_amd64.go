@@ -3,7 +3,7 @@
 package kernel
 
 /*
-#cgo CFLAGS: -O3 -std=c11 -Wall -Wextra -Wno-unknown-pragmas
+#cgo CFLAGS: -O3 -std=c11
 #cgo LDFLAGS: -lm
 #include "avx2_amd64.h"
 

@@ -9,8 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-#pragma STDC FP_CONTRACT OFF // for clang; gcc does not contract under -std=c11
-
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 

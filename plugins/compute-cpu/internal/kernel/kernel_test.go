@@ -213,6 +213,11 @@ func TestMatMulStaysInside(t *testing.T) {
 			}
 			k.MatMul(typ, nil, 0, n, act, actStride, tokens, nil, 0)
 			k.MatMul(typ, w, rows, n, nil, 0, 0, nil, 0)
+			for _, tokens := range []int{1, 3} { // empty rows
+				zeros := slices.Repeat([]float32{-1}, 9*tokens)
+				k.MatMul(typ, nil, 9, 0, nil, 0, tokens, zeros, 9)
+				require.Equal(t, make([]float32, 9*tokens), zeros)
+			}
 		}
 	}
 }
