@@ -19,7 +19,9 @@ type Set struct {
 
 	// MatMul computes out[u*outStride+r] = (row r of w) . (activation row u) for 0 <= r < rows, 0 <= u < tokens, with the
 	// formulas of specs/quants.md 4. w holds rows of n elements of type t, one after another, at any alignment; act holds
-	// rows of ActFor(t).RowBytes(n) bytes, actStride bytes apart. tokens may be 0, and so may rows.
+	// rows of ActFor(t).RowBytes(n) bytes, actStride bytes apart. tokens may be 0, and so may rows. Cheapest with rows a
+	// multiple of 8 (below 8 each row costs about as much as 8), and with all tokens in one call: weights are unpacked
+	// once for 64 of them.
 	//
 	// Promise: an output depends only on its own two rows, bit for bit, whatever rows and tokens the call spans, so no
 	// split into threads, waves or batches changes a result. For types whose Act is not ActF32 every set gives the same
