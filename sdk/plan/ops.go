@@ -200,8 +200,16 @@ var ops = []OpSpec{
 				return nil, o.errf("v without k")
 			case int64(st.KeyWidth) != g*d:
 				return nil, o.errf("cache %q has key width %d, needs %d", st.Name, st.KeyWidth, g*d)
-			case o.has(2) && int64(st.ValueWidth) != g*vd, o.has(1) && !o.has(2) && st.ValueWidth != 0:
-				return nil, o.errf("cache %q has value width %d, v needs %d", st.Name, st.ValueWidth, g*vd)
+			case o.has(1) && o.has(2) != (st.ValueWidth != 0):
+				return nil, o.errf("cache %q has value width %d: v is to be given exactly if there are values", st.Name, st.ValueWidth)
+			case st.ValueWidth == 0 && vd != d:
+				return nil, o.errf("the keys of cache %q are its values: value_dim %d, needs head_dim %d", st.Name, vd, d)
+			case st.ValueWidth != 0 && int64(st.ValueWidth) != g*vd:
+				return nil, o.errf("cache %q has value width %d, needs %d", st.Name, st.ValueWidth, g*vd)
+			case o.states[1] != nil && o.states[1].KeyWidth != st.KeyWidth:
+				return nil, o.errf("compressed rows of %d elements beside keys of %d", o.states[1].KeyWidth, st.KeyWidth)
+			case o.has(3) && o.states[1] == nil:
+				return nil, o.errf("rows without a state to take them from")
 			case st.Window != 0 && (o.i("window") == 0 || uint64(o.i("window")) > st.Window):
 				return nil, o.errf("cache %q keeps %d positions, attention sees %d (0 = all)", st.Name, st.Window, o.i("window"))
 			}
@@ -224,6 +232,16 @@ var ops = []OpSpec{
 			}
 			if st := o.state(1); int64(st.KeyWidth) != d || int64(st.Ratio) != r {
 				return nil, o.errf("state %q does not hold rows of %d per %d positions", st.Name, d, r)
+			}
+			blocks := int64(1) // whose entries are pending: the one being filled and, where they overlap, the one before
+			if o.b("overlap") {
+				blocks = 2
+			}
+			if want := 2 * blocks * r * w; int64(o.state(0).Elements) != want { // kv and score of each position
+				return nil, o.errf("state %q has %d elements, need %d", o.state(0).Name, o.state(0).Elements, want)
+			}
+			if n := o.i("n_rot"); n > d || n%2 != 0 {
+				return nil, o.errf("n_rot %d of %d", n, d)
 			}
 			return nil, o.vector(1, d)
 		}},

@@ -149,9 +149,9 @@ func BankWidths(b *Bank) (embedding, hidden int64, err error) {
 	e, f := down.Out, down.In
 	ok := false
 	switch gu, g, u := byRole[Role_GATE_UP], byRole[Role_GATE], byRole[Role_UP]; {
-	case gu != nil && g == nil && u == nil:
+	case gu != nil && len(b.Parts) == 2:
 		ok = gu.In == e && gu.Out == 2*f
-	case gu == nil && g != nil && u != nil:
+	case g != nil && u != nil && len(b.Parts) == 3:
 		ok = g.In == e && g.Out == f && u.In == e && u.Out == f
 	}
 	if !ok {
@@ -190,7 +190,7 @@ func (v *validator) declareStates() error {
 }
 
 func (v *validator) blocks() error {
-	p, nOps := v.plan, 0
+	p, nOps, nextLayer := v.plan, 0, uint32(0)
 	if len(p.Blocks) < 2 {
 		return fault.Corruptf("%d blocks: needs at least an embedding and a head", len(p.Blocks))
 	}
@@ -204,6 +204,12 @@ func (v *validator) blocks() error {
 		}
 		if b.Kind != want {
 			return fault.Corruptf("block %d is %v, needs to be %v", i, b.Kind, want)
+		}
+		if b.Kind == BlockKind_LAYER {
+			if b.Layer < nextLayer || b.Layer >= maxLayers {
+				return fault.Corruptf("block %d is layer %d, needs %d to %d", i, b.Layer, nextLayer, maxLayers-1)
+			}
+			nextLayer = b.Layer + 1
 		}
 		if nOps += len(b.Ops); nOps > maxItems {
 			return fault.Corruptf("more than %d ops", maxItems)
