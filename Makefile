@@ -1,0 +1,42 @@
+# The two that matter: make demo, make test.
+
+GO ?= go
+# The go command fails on a checkout that git does not trust; a build without a commit number is better than none.
+VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && git status >/dev/null 2>&1 && echo true || echo false)
+BUILD = $(GO) build -trimpath -buildvcs=$(VCS)
+CODE = cmd engine plugins recipes registry sdk
+
+.PHONY: build demo test check race nocgo bench recipes clean
+
+build:
+	$(BUILD) -o bin/bigmoe ./cmd/bigmoe
+	$(BUILD) -o bin/bigmoe-compute-cpu ./plugins/compute-cpu
+
+# Builds, and writes a story with the model that is inside the program.
+demo: build
+	bin/bigmoe run --greedy "Once upon a time there was a"
+
+# Everything: style, all tests, data races, and the build without a C compiler.
+test: check
+	$(GO) test ./...
+	$(MAKE) race nocgo
+
+check:
+	@files="$$(gofmt -l $(CODE))"; test -z "$$files" || { echo "gofmt: $$files"; exit 1; }
+	$(GO) vet ./...
+
+race:
+	$(GO) test -race ./engine/... ./sdk/...
+
+nocgo:
+	CGO_ENABLED=0 $(GO) test ./plugins/... ./engine
+
+bench:
+	$(GO) test -run '^$$' -bench . ./engine/... ./plugins/... ./sdk/...
+
+# Rebuilds the WebAssembly modules, which are committed: a test says when they are out of date.
+recipes:
+	$(GO) generate ./recipes
+
+clean:
+	rm -rf bin
