@@ -245,5 +245,5 @@ func (c *compiler) cacheFor(i, heads, keyDim, valueDim int) (*cache, error) {
 	return have, nil
 }
 
-// require grows a scratch size.
-func require(have *int, n int) { *have = max(*have, n) }
+// grow raises a scratch size.
+func grow(have *int, n int) { *have = max(*have, n) }

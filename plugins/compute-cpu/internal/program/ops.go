@@ -114,7 +114,7 @@ func linear(c *compiler) error {
 	exact := c.attrs.Flag("exact") && act != kernel.ActF32
 	if exact {
 		act = kernel.ActF32
-		require(&c.p.work.row, w.n)
+		grow(&c.p.work.row, w.n)
 	}
 	if w.n%act.BlockElems() != 0 {
 		return fault.Unsupportedf("weight %q: rows of %d are not a multiple of the %d activations that are rounded together", w.name, w.n, act.BlockElems())
@@ -203,8 +203,8 @@ func attend(c *compiler) error {
 		s.v = c.in(2)
 	}
 	s.out = c.out(0)
-	require(&c.p.work.scores, int(c.p.options.Context)+1)
-	require(&c.p.work.row, s.keyDim)
+	grow(&c.p.work.scores, int(c.p.options.Context)+1)
+	grow(&c.p.work.row, s.keyDim)
 	c.emit(s)
 	return nil
 }
@@ -217,9 +217,9 @@ func routing(c *compiler) error {
 	g := &gating{logits: c.in(0), k: int(a.Int("top_k")), fn: a.Text("gating"), bias: c.vector(0), normalize: a.Flag("normalize"),
 		floor: float32(a.Float("norm_floor")), scale: float32(a.Float("scale"))}
 	g.ids, g.weights = c.out(0), c.out(1)
-	require(&c.p.work.row, g.logits.width())
+	grow(&c.p.work.row, g.logits.width())
 	if g.bias != nil {
-		require(&c.p.work.rank, g.logits.width())
+		grow(&c.p.work.rank, g.logits.width())
 	}
 	c.emit(newRoute(g, c.block.Layer, c.head))
 	for _, op := range c.rest {
@@ -240,8 +240,8 @@ func (c *compiler) newExperts(op *plan.Op) *experts {
 	bank := c.banks[op.Bank]
 	ids, weights := c.use(c.values[op.In[1]]), c.use(c.values[op.In[2]])
 	count, picks := int(c.m.Plan.Banks[bank].Experts), int(c.p.options.Batch)*ids.width()
-	require(&c.p.sorted.mostPicks, picks)
-	require(&c.p.sorted.mostExperts, count)
+	grow(&c.p.sorted.mostPicks, picks)
+	grow(&c.p.sorted.mostExperts, count)
 	return &experts{bank: bank, layer: c.block.Layer, count: count, k: ids.width(), ids: ids, weights: weights, sorted: &c.p.sorted}
 }
 
@@ -284,9 +284,9 @@ func routed(c *compiler) error {
 	}
 	e.y = c.make(4 * e.k * e.down.rows)
 	e.out = c.out(0)
-	require(&c.p.work.gate, tile*e.gate.chunkRows)
-	require(&c.p.work.up, tile*e.gate.chunkRows)
-	require(&c.p.work.gathers, tile*max(e.gateX.rowBytes, e.upX.rowBytes))
+	grow(&c.p.work.gate, tile*e.gate.chunkRows)
+	grow(&c.p.work.up, tile*e.gate.chunkRows)
+	grow(&c.p.work.gathers, tile*max(e.gateX.rowBytes, e.upX.rowBytes))
 	c.emit(e)
 	return nil
 }
