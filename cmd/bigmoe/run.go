@@ -67,7 +67,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	if len(args) == 1 && f.model == "" && strings.HasSuffix(args[0], ".gguf") {
 		return fault.Userf("%s looks like a model: give it with -m", args[0])
 	}
-	if _, err := f.params(cmd.Flags(), nil); err != nil { // before anything is loaded
+	if _, err := f.params(cmd.Flags(), nil, 0); err != nil { // before anything is loaded
 		return err
 	}
 	prompt, found, err := a.prompt(ctx, f.prompt, cmd.Flags().Changed("prompt"), f.file, args)
@@ -102,7 +102,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	out := runOutput{LoadSeconds: time.Since(start).Seconds()}
-	params, err := f.params(cmd.Flags(), e.File)
+	params, err := f.params(cmd.Flags(), e.File, e.Context)
 	if err != nil {
 		return err
 	}

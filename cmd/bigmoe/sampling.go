@@ -39,12 +39,12 @@ func (f *samplingFlags) add(fs *pflag.FlagSet) {
 	fs.Float32Var(&p.FrequencyPenalty, "frequency-penalty", d.FrequencyPenalty, "subtract from the logits of tokens, once for each time seen")
 }
 
-// params merges flags, the model's recommendation (file may be nil) and the defaults, in this order of precedence
-// (specs/sampling.md section 3). The result is valid and its seed is a definite one.
-func (f *samplingFlags) params(flags *pflag.FlagSet, file *gguf.File) (sample.Params, error) {
+// params merges flags, the recommendation of the model that runs with that context (file may be nil) and the defaults,
+// in this order of precedence (specs/sampling.md section 3). The result is valid and its seed is a definite one.
+func (f *samplingFlags) params(flags *pflag.FlagSet, file *gguf.File, context int) (sample.Params, error) {
 	p := sample.Default()
 	if file != nil {
-		if err := recommended(&p, file); err != nil {
+		if err := recommended(&p, file, context); err != nil {
 			return p, err
 		}
 	}
@@ -79,12 +79,12 @@ func (f *samplingFlags) params(flags *pflag.FlagSet, file *gguf.File) (sample.Pa
 }
 
 // recommended takes over what the file's authors recommend.
-func recommended(p *sample.Params, f *gguf.File) error {
+func recommended(p *sample.Params, f *gguf.File, context int) error {
 	const prefix = "general.sampling."
-	integer := func(to *int, least int) func(gguf.Value) error {
+	integer := func(to *int) func(gguf.Value) error {
 		return func(v gguf.Value) error {
 			n, err := v.Int()
-			if err == nil && (n < int64(least) || n > math.MaxInt32) {
+			if err == nil && (n < math.MinInt32 || n > math.MaxInt32) {
 				err = fault.Corruptf("%s: key %q is %d: out of range", f.Path(), v.Key(), n)
 			}
 			*to = int(n)
@@ -99,10 +99,10 @@ func recommended(p *sample.Params, f *gguf.File) error {
 		}
 	}
 	for key, take := range map[string]func(gguf.Value) error{
-		"temp": number(&p.Temperature), "top_k": integer(&p.TopK, math.MinInt32), "top_p": number(&p.TopP), "min_p": number(&p.MinP),
+		"temp": number(&p.Temperature), "top_k": integer(&p.TopK), "top_p": number(&p.TopP), "min_p": number(&p.MinP),
 		"xtc_probability": number(&p.XTCProbability), "xtc_threshold": number(&p.XTCThreshold),
-		"penalty_last_n": integer(&p.PenaltyLastN, 0), "penalty_repeat": number(&p.RepeatPenalty),
-		"mirostat": integer(&p.Mirostat, 0), "mirostat_tau": number(&p.MirostatTau), "mirostat_eta": number(&p.MirostatEta),
+		"penalty_last_n": integer(&p.PenaltyLastN), "penalty_repeat": number(&p.RepeatPenalty),
+		"mirostat": integer(&p.Mirostat), "mirostat_tau": number(&p.MirostatTau), "mirostat_eta": number(&p.MirostatEta),
 		"sequence": func(v gguf.Value) error {
 			text, err := v.String()
 			p.Samplers = samplers(text)
@@ -114,6 +114,9 @@ func recommended(p *sample.Params, f *gguf.File) error {
 				return err
 			}
 		}
+	}
+	if p.PenaltyLastN < 0 { // an old way to say: all of it
+		p.PenaltyLastN = context
 	}
 	if err := p.Validate(); err != nil {
 		return fault.Corruptf("%s: keys %s*: %s", f.Path(), prefix, err)

@@ -132,14 +132,16 @@ func (a *app) detokenize(ctx context.Context, f *tokenizeFlags) error {
 func parseIDs(text string) ([]int32, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "[") {
-		var ids []int32
-		if err := json.Unmarshal([]byte(text), &ids); err != nil {
+		var list []*int32 // a null would be a 0 in a list of int32
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			return nil, fault.Userf("not a JSON list of token ids: %w", err)
 		}
-		for i, id := range ids {
-			if id < 0 {
-				return nil, fault.Userf("token id %d (number %d) is negative", id, i+1)
+		ids := make([]int32, len(list))
+		for i, id := range list {
+			if id == nil || *id < 0 {
+				return nil, fault.Userf("number %d is not a token id: expected 0 or more", i+1)
 			}
+			ids[i] = *id
 		}
 		return ids, nil
 	}
