@@ -34,7 +34,7 @@ const CacheBytes = 2560 << 10
 
 const name = "bigmoe-demo.gguf"
 
-// MemoryBytes is a limit for both processes that the demo fits into with room to spare: 116 MiB were measured.
+// MemoryBytes is a limit for both processes that the demo fits into with room to spare: about 110 MiB were measured.
 const MemoryBytes = 192 << 20
 
 // SHA256 is the checksum of the model. It is written down here so that looking for the file does not pull the embedded
