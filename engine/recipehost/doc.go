@@ -11,9 +11,10 @@
 //
 // # Costs
 //
-// Modules are interpreted. A recipe runs once for each model and for some hundred thousand calls at most, and
-// interpreting starts sooner than compiling; docs/recipe-abi.md has the measurements. Everything a module used is
-// released when Plan returns.
+// With [Options.CacheDir] a recipe is compiled once, 1.1 s for one of 2 MB, and then starts in 0.1 s; without, it is
+// interpreted, which takes 0.4 s for a model of 48 layers. The memory is garbage when Plan returns: up to 110 MB while
+// compiling, 25 MB from the cache. A caller that counts every byte makes the plan first and returns the garbage to the
+// system (debug.FreeOSMemory) before it takes the model's memory.
 //
 // # Concurrency
 //

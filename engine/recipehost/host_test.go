@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/bigmoe/bigmoe/engine/gguf"
+	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
 func shipped(t testing.TB) []byte {
@@ -109,4 +110,22 @@ func BenchmarkPlan(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestRecipeInC: the ABI is enough by itself, without the Go library.
+func TestRecipeInC(t *testing.T) {
+	module, err := os.ReadFile("testdata/c/bigram.wasm")
+	require.NoError(t, err)
+	f := open(t, "qwen3moe/qwen3moe-f32.gguf")
+	p, err := New(Options{}).Plan(context.Background(), "bigram", module, File(f))
+	require.NoError(t, err)
+	require.Len(t, p.Unused, len(f.Tensors())-2)
+	require.Equal(t, "qwen3moe", p.Architecture)
+	require.Len(t, p.Blocks, 2)
+	require.Equal(t, []uint64{96, uint64(p.Model.Vocabulary)}, p.Weights[1].Shape)
+	require.Equal(t, []uint32{0}, p.Weights[1].Types)
+
+	_, err = New(Options{}).Plan(context.Background(), "bigram", module, File(open(t, "qwen2moe/qwen2moe-f32.gguf")))
+	require.EqualError(t, err, `recipe "bigram": qwen3moe.embedding_length`)
+	require.Equal(t, fault.Corrupt, fault.KindOf(err))
 }
