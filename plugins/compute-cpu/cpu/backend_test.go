@@ -254,10 +254,8 @@ func TestPrepareRefuses(t *testing.T) {
 		{"expert type", func(b *compute.Bound) { b.Banks[1].Parts[2].Type = uint32(dtype.TQ1_0) }, fault.Unsupported, []string{"bank.1", "DOWN", "TQ1_0"}},
 		{"unknown type", func(b *compute.Bound) { b.Weights[1].Type = 99 }, fault.Unsupported, []string{"blk.0.attn_norm.weight", "type 99"}},
 		{"state", func(b *compute.Bound) { b.Plan.States[0].Kind = plan.StateKind_RECURRENT }, fault.Unsupported, []string{"kv.0", "RECURRENT"}},
-		{"activation", func(b *compute.Bound) {
-			e := find(b.Plan, "experts")
-			e.Attrs = append(e.Attrs, op("", "", "", "", attrs{"activation": "swiglu_oai"}).Attrs...)
-		}, fault.Unsupported, []string{"op experts", "swiglu_oai"}},
+		{"compressed attention", func(b *compute.Bound) { a := find(b.Plan, "attention"); a.States = append(a.States, "kv.1") },
+			fault.Unsupported, []string{"op attention", "compressed rows"}},
 		{"row size", func(b *compute.Bound) { b.Weights[2].RowBytes++ }, fault.Bug, []string{"blk.0.attn_q.weight", "273"}},
 		{"no context", func(b *compute.Bound) { b.Options.Context = 0 }, fault.Bug, []string{"context 0"}},
 		{"no options", func(b *compute.Bound) { b.Options = nil }, fault.Bug, []string{"context 0"}},

@@ -287,8 +287,11 @@ func (m *model) options(o *compute.Options) *compute.Bound {
 	return &b
 }
 
-// rows returns what a batch needs of the embedding.
+// rows returns what a batch needs of the embedding: nothing when it is in memory.
 func (m *model) rows(tokens []int32) [][]byte {
+	if m.row == 0 {
+		return nil
+	}
 	var out []byte
 	for _, id := range tokens {
 		out = append(out, m.table[int(id)*m.row:][:m.row]...)

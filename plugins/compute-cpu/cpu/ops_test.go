@@ -31,7 +31,9 @@ type opCase struct {
 	ops     []*plan.Op
 	want    func(x matrix, w map[string]matrix) matrix
 	within  float64 // of the largest magnitude in want; 0: 1e-6
+	head    bool    // the ops are in the head, not in a layer
 	half    bool    // the cache is float16
+	tripled bool    // x is three times the row of a table in memory, otherwise the row that the batch brings
 }
 
 // tensor is a weight with random values.
@@ -94,6 +96,10 @@ func softmax64(x []float64) (y []float64) {
 }
 
 func silu64(x float64) float64 { return x / (1 + math.Exp(-x)) }
+
+func gelu64(x float64) float64 {
+	return x / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+}
 
 // turn rotates the pair (a, b) of x by an angle.
 func turn(x []float64, a, b int, angle, magnitude float64) {
@@ -185,62 +191,83 @@ func attentionOps(extra attrs, weights string, v bool) []*plan.Op {
 	return append(ops, o)
 }
 
-// moe64 is route and experts: x is logits (6) and the experts' input (32); y is the weights (3) and the sum (32).
-func moe64(gate func(l []float64) []float64, biased, normalize bool, scale float64, selected bool) func(matrix, map[string]matrix) matrix {
-	return func(x matrix, w map[string]matrix) (y matrix) {
-		for _, row := range x {
-			l, in := row[:6], row[6:]
-			p := gate(l)
-			rank := append([]float64(nil), p...)
-			if biased {
-				for i := range rank {
-					rank[i] += w["bias"][0][i]
-				}
+// moe is route and experts: x is logits (6) and the experts' input (32); y is the weights (3) and the sum (32).
+type moe struct {
+	gate      func(l []float64) []float64
+	normalize bool // with a floor of 0.75
+	scale     float64
+	selected  bool
+	glu       func(g, u float64) float64
+}
+
+func (c moe) want(x matrix, w map[string]matrix) (y matrix) {
+	add := func(y []float64, bias string, row int) []float64 {
+		for i := range y {
+			if b := w[bias]; b != nil {
+				y[i] += b[row][i]
 			}
-			var ids []int
-			for range 3 {
-				best := -1
-				for e, v := range rank {
-					if best < 0 || v > rank[best] {
-						best = e
-					}
-				}
-				ids = append(ids, best)
-				rank[best] = math.Inf(-1)
-			}
-			weights := []float64{p[ids[0]], p[ids[1]], p[ids[2]]}
-			if selected {
-				weights = softmax64(weights)
-			}
-			sum := weights[0] + weights[1] + weights[2]
-			out := make([]float64, 32)
-			for k, id := range ids {
-				if normalize {
-					weights[k] /= max(sum, 0.75)
-				}
-				weights[k] *= scale
-				var act []float64
-				for j := range 24 {
-					act = append(act, silu64(dot64(w["gate"][24*id+j], in))*dot64(w["up"][24*id+j], in))
-				}
-				for o := range out {
-					out[o] += weights[k] * dot64(w["down"][32*id+o], act)
-				}
-			}
-			y = append(y, append(weights, out...))
 		}
 		return y
 	}
+	for _, row := range x {
+		l, in := row[:6], row[6:]
+		p := c.gate(l)
+		rank := add(append([]float64(nil), p...), "bias", 0)
+		var ids []int
+		for range 3 {
+			best := -1
+			for e, v := range rank {
+				if best < 0 || v > rank[best] {
+					best = e
+				}
+			}
+			ids = append(ids, best)
+			rank[best] = math.Inf(-1)
+		}
+		weights := []float64{p[ids[0]], p[ids[1]], p[ids[2]]}
+		if c.selected {
+			weights = softmax64(weights)
+		}
+		sum := weights[0] + weights[1] + weights[2]
+		out := make([]float64, 32)
+		for k, id := range ids {
+			if c.normalize {
+				weights[k] /= max(sum, 0.75)
+			}
+			weights[k] *= c.scale
+			g := add(times64(w["gate"][24*id:][:24], in), "gate_bias", id)
+			u := add(times64(w["up"][24*id:][:24], in), "up_bias", id)
+			for j := range g {
+				g[j] = c.glu(g[j], u[j])
+			}
+			factor := weights[k]
+			if s := w["scale"]; s != nil {
+				factor *= s[0][id]
+			}
+			for o, v := range add(times64(w["down"][32*id:][:32], g), "down_bias", id) {
+				out[o] += factor * v
+			}
+		}
+		y = append(y, append(weights, out...))
+	}
+	return y
 }
 
-func moeOps(a attrs, bias string) []*plan.Op {
+func swiglu64(g, u float64) float64 { return silu64(g) * u }
+
+func moeOps(a attrs, bias string, experts attrs, weights string) []*plan.Op {
 	a["top_k"] = 3
-	e := op("experts", "e ids w", "", "m", nil)
+	e := op("experts", "e ids w", weights, "m", experts)
 	e.Bank = "bank"
 	return []*plan.Op{
 		op("slice", "x", "", "l", attrs{"width": 6}), op("slice", "x", "", "e", attrs{"start": 6, "width": 32}),
 		op("route", "l", bias, "ids w", a), e, op("concat", "w m", "", "y", nil),
 	}
+}
+
+// expertWeights are the experts of the banks below, and more.
+func expertWeights(more ...tensor) []tensor {
+	return append([]tensor{f32("gate", 32, 24, 6), f32("up", 32, 24, 6), f32("down", 24, 32, 6)}, more...)
 }
 
 var smallBank = &plan.Bank{Name: "bank", Experts: 6, Parts: []*plan.Part{
@@ -256,7 +283,9 @@ var fusedBank = &plan.Bank{Name: "bank", Experts: 6, Parts: []*plan.Part{
 
 func opCases() []opCase {
 	cases := []opCase{
-		{name: "embed", width: 5, ops: []*plan.Op{op("scale", "x", "", "y", attrs{"factor": -2.5})},
+		{name: "embed from memory", width: 5, tripled: true, ops: []*plan.Op{op("repeat", "x", "", "y", attrs{"times": 1})},
+			want: each(func(x []float64) []float64 { return x })},
+		{name: "embed and scale", width: 5, ops: []*plan.Op{op("scale", "x", "", "y", attrs{"factor": -2.5})},
 			want: each(func(x []float64) (y []float64) {
 				for _, v := range x {
 					y = append(y, -2.5*v)
@@ -349,6 +378,19 @@ func opCases() []opCase {
 				mix := min(max((float64(j)-lo)/(hi-lo), 0), 1)
 				return power(50, 8)(j, nil) * (1 - mix + mix/8)
 			})},
+		{name: "embed, rope and linear in the head", width: 16, head: true, weights: []tensor{f32("w", 16, 16)},
+			ops: []*plan.Op{op("embed", "", "table", "e", nil), op("linear", "x", "w", "l", nil), op("add", "l e", "", "s", nil),
+				op("rope", "s", "", "y", attrs{"head_dim": 8, "n_rot": 8, "base": 100.0})},
+			want: func(x matrix, w map[string]matrix) (s matrix) {
+				for _, row := range x {
+					sum := times64(w["w"], row)
+					for i, v := range row {
+						sum[i] += v
+					}
+					s = append(s, sum)
+				}
+				return rope64(4, 0, false, 1, power(100, 8))(s, nil)
+			}},
 		{name: "attention", width: 64, states: []*plan.State{kvState("kv", 16, 16)}, ops: attentionOps(nil, "", true), want: attention64(8, 0, 0, false)},
 		{name: "attention, half-precision cache", width: 64, states: []*plan.State{kvState("kv", 16, 16)}, ops: attentionOps(nil, "", true),
 			want: attention64(8, 0, 0, false), half: true, within: 2e-3},
@@ -362,22 +404,41 @@ func opCases() []opCase {
 				withState("kv", op("attention", "q k v", "", "first", attrs{"heads": 4, "kv_heads": 2, "head_dim": 8, "scale": 2.0})),
 				withState("kv", op("attention", "q", "", "y", attrs{"heads": 4, "kv_heads": 2, "head_dim": 8, "scale": 0.5}))),
 			want: attention64(8, 0, 0, false)},
-		{name: "route and experts", width: 38, bank: smallBank, weights: []tensor{f32("gate", 32, 24, 6), f32("up", 32, 24, 6), f32("down", 24, 32, 6)},
-			ops: moeOps(attrs{}, ""), want: moe64(softmax64, false, false, 1, false)},
-		{name: "route: normalised with a floor, scaled; fused gate and up", width: 38, bank: fusedBank,
-			weights: []tensor{f32("gate", 32, 24, 6), f32("up", 32, 24, 6), f32("down", 24, 32, 6)},
-			ops:     moeOps(attrs{"normalize": true, "norm_floor": 0.75, "scale": 2.5}, ""), want: moe64(softmax64, false, true, 2.5, false)},
-		{name: "route: sigmoid with bias", width: 38, bank: smallBank,
-			weights: []tensor{f32("gate", 32, 24, 6), f32("up", 32, 24, 6), f32("down", 24, 32, 6), f32("bias", 6)},
-			ops:     moeOps(attrs{"gating": "sigmoid"}, "bias"), want: moe64(func(l []float64) []float64 {
+		{name: "route and experts", width: 38, bank: smallBank, weights: expertWeights(),
+			ops: moeOps(attrs{}, "", nil, ""), want: moe{gate: softmax64, scale: 1, glu: swiglu64}.want},
+		{name: "route: normalised with a floor, scaled; fused gate and up", width: 38, bank: fusedBank, weights: expertWeights(),
+			ops:  moeOps(attrs{"normalize": true, "norm_floor": 0.75, "scale": 2.5}, "", nil, ""),
+			want: moe{gate: softmax64, normalize: true, scale: 2.5, glu: swiglu64}.want},
+		{name: "route: sigmoid with bias", width: 38, bank: smallBank, weights: expertWeights(f32("bias", 6)),
+			ops: moeOps(attrs{"gating": "sigmoid"}, "bias", nil, ""), want: moe{gate: func(l []float64) []float64 {
 				return map64(l, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) })
-			}, true, false, 1, false)},
-		{name: "route: root of softplus", width: 38, bank: smallBank, weights: []tensor{f32("gate", 32, 24, 6), f32("up", 32, 24, 6), f32("down", 24, 32, 6)},
-			ops: moeOps(attrs{"gating": "sqrt_softplus"}, ""), want: moe64(func(l []float64) []float64 {
+			}, scale: 1, glu: swiglu64}.want},
+		{name: "route: root of softplus", width: 38, bank: smallBank, weights: expertWeights(),
+			ops: moeOps(attrs{"gating": "sqrt_softplus"}, "", nil, ""), want: moe{gate: func(l []float64) []float64 {
 				return map64(l, func(x float64) float64 { return math.Sqrt(math.Log(1 + math.Exp(x))) })
-			}, false, false, 1, false)},
-		{name: "route: softmax of the selected", width: 38, bank: smallBank, weights: []tensor{f32("gate", 32, 24, 6), f32("up", 32, 24, 6), f32("down", 24, 32, 6)},
-			ops: moeOps(attrs{"gating": "softmax_selected"}, ""), want: moe64(func(l []float64) []float64 { return l }, false, false, 1, true)},
+			}, scale: 1, glu: swiglu64}.want},
+		{name: "route: softmax of the selected; experts with biases, scales and clamps", width: 38, bank: smallBank,
+			weights: expertWeights(f32("gate_bias", 24, 6), f32("up_bias", 24, 6), f32("down_bias", 32, 6), f32("scale", 6)),
+			ops: moeOps(attrs{"gating": "softmax_selected"}, "",
+				attrs{"activation": "swiglu_oai", "limit": 2.0, "alpha": 1.7}, "gate_bias up_bias down_bias scale"),
+			want: moe{gate: func(l []float64) []float64 { return l }, selected: true, scale: 1, glu: func(g, u float64) float64 {
+				g, u = min(g, 2), min(max(u, -2), 2)
+				return g / (1 + math.Exp(-1.7*g)) * (u + 1)
+			}}.want},
+		{name: "glu: silu with a limit", width: 10, ops: []*plan.Op{op("glu", "x", "", "y", attrs{"limit": 0.5})},
+			want: each(func(x []float64) (y []float64) {
+				for i := range 5 {
+					y = append(y, silu64(min(x[i], 0.5))*min(max(x[5+i], -0.5), 0.5))
+				}
+				return y
+			})},
+		{name: "glu: gelu", width: 10, ops: []*plan.Op{op("glu", "x", "", "y", attrs{"activation": "gelu_tanh"})},
+			want: each(func(x []float64) (y []float64) {
+				for i := range 5 {
+					y = append(y, gelu64(x[i])*x[5+i])
+				}
+				return y
+			})},
 		{name: "glu", width: 10, ops: []*plan.Op{op("slice", "x", "", "a", attrs{"width": 5}), op("slice", "x", "", "b", attrs{"start": 5, "width": 5}),
 			op("glu", "a b", "", "y", nil)}, want: each(glu64)},
 		{name: "glu of a fused value", width: 10, ops: []*plan.Op{op("glu", "x", "", "y", nil)}, want: each(glu64)},
@@ -413,9 +474,7 @@ func opCases() []opCase {
 	for fn, f := range map[string]func(float64) float64{
 		"sigmoid": func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, "silu": silu64, "tanh": math.Tanh, "exp": math.Exp,
 		"softplus": func(x float64) float64 { return math.Log(1 + math.Exp(x)) }, "relu": func(x float64) float64 { return (x + math.Abs(x)) / 2 },
-		"gelu_tanh": func(x float64) float64 {
-			return x / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
-		},
+		"gelu_tanh": gelu64,
 	} {
 		cases = append(cases, opCase{name: "unary " + fn, width: 40, ops: []*plan.Op{op("unary", "x", "", "y", attrs{"fn": fn})},
 			want: each(func(x []float64) []float64 { return map64(x, f) })})
@@ -494,8 +553,19 @@ func (c *opCase) build(t *testing.T) (m *model, x matrix, weights map[string]mat
 		dense = append(dense, make([]byte, -len(dense)&63)...)
 	}
 	table, x := random(dtype.F32, c.width, opTokens)
-	add("table", dtype.F32, []uint64{uint64(c.width), opTokens}, plan.Residency_ROWS, nil, 4*c.width)
-	m.table, m.row = table, 4*c.width
+	shape, factor := []uint64{uint64(c.width), opTokens}, 1.0
+	if c.tripled {
+		factor = 3
+		add("table", dtype.F32, shape, plan.Residency_RESIDENT, table, 4*c.width)
+		for _, row := range x {
+			for i := range row {
+				row[i] *= factor
+			}
+		}
+	} else {
+		add("table", dtype.F32, shape, plan.Residency_ROWS, nil, 4*c.width)
+		m.table, m.row = table, 4*c.width
+	}
 	experts := map[string][]byte{}
 	for _, w := range c.weights {
 		rows := 1
@@ -504,7 +574,7 @@ func (c *opCase) build(t *testing.T) (m *model, x matrix, weights map[string]mat
 		}
 		data, decoded := random(w.t, int(w.shape[0]), rows)
 		weights[w.name] = decoded
-		if len(w.shape) == 3 {
+		if len(w.shape) == 3 { // streamed
 			experts[w.name] = data
 			continue
 		}
@@ -530,9 +600,13 @@ func (c *opCase) build(t *testing.T) (m *model, x matrix, weights map[string]mat
 	}
 	last := c.ops[len(c.ops)-1]
 	p.Blocks = []*plan.Block{
-		{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{op("embed", "", "table", "x", nil)}},
+		{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{op("embed", "", "table", "x", attrs{"scale": factor})}},
 		{Kind: plan.BlockKind_LAYER, Ops: c.ops},
 		{Kind: plan.BlockKind_HEAD, Ops: []*plan.Op{op("scale", last.Out[0], "", plan.Logits, attrs{"factor": 1.0})}},
+	}
+	if c.head {
+		p.Blocks[2].Ops = append(c.ops[:len(c.ops):len(c.ops)], p.Blocks[2].Ops...)
+		p.Blocks = []*plan.Block{p.Blocks[0], p.Blocks[2]}
 	}
 	p.Model.Vocabulary = uint32(len(c.want(x, weights)[0]))
 	values, err := plan.Validate(p)

@@ -30,9 +30,11 @@ func (s fetch) run(m *Machine) (err error) {
 	return err
 }
 
-// experts runs the picked experts of one layer (specs/qwen3moe.md R6, R7):
+// experts runs the picked experts of one layer (specs/qwen3moe.md R6, R7; biases: specs/gpt-oss.md R4 to R7). With e the
+// expert ids[k]:
 //
-//	y = sum over k of w[k] * down(act(gate(x), up(x))) of expert ids[k]
+//	z = W_down,e . glu(W_gate,e . x + b_gate,e, W_up,e . x + b_up,e) + b_down,e
+//	y = sum over k of w[k] * scale[e] * z
 //
 // A pick is one (token, k). Picks are sorted by expert, so that an expert multiplies all of its tokens at once, and the
 // result of every pick is kept until all have come: the sum runs in routing order, whatever came first.
@@ -42,6 +44,10 @@ type experts struct {
 	count int // experts of the bank
 	k     int
 	f     int // hidden width
+
+	glu                        gluing
+	gateBias, upBias, downBias *weight // nil: none
+	scale                      *weight
 
 	gate, up, down  part
 	gateUp          uint32 // parts to wait for before the hidden rows
@@ -236,8 +242,18 @@ func (e *widening) chunk(m *Machine, worker, chunk int) {
 		}
 		m.set.MatMul(e.up.t, up, rows, e.up.n, x, stride, n, w.up, rows)
 		for i := range n {
-			m.set.SwiGLU(e.hidden.f32[(u+i)*e.f+r0:][:rows], w.gate[i*rows:], w.up[i*rows:])
+			g, t := w.gate[i*rows:][:rows], w.up[i*rows:][:rows]
+			addBias(m, g, e.gateBias, int(s.Expert)*e.f+r0)
+			addBias(m, t, e.upBias, int(s.Expert)*e.f+r0)
+			e.glu(m, e.hidden.f32[(u+i)*e.f+r0:][:rows], g, t)
 		}
+	}
+}
+
+// addBias adds the elements of b from at on, if there is a bias.
+func addBias(m *Machine, x []float32, b *weight, at int) {
+	if b != nil {
+		m.set.Add(x, x, b.vec[at:][:len(x)])
 	}
 }
 
@@ -273,6 +289,9 @@ func (e *narrowing) chunk(m *Machine, _, chunk int) {
 	stride := e.act.RowBytes(e.f)
 	m.matmul(e.down.t, e.down.bytes(m, s, r0, rows), rows, e.down.n,
 		e.hiddenX.raw[first*stride:], stride, end-first, e.y.f32[first*e.down.rows+r0:], e.down.rows)
+	for u := first; u < end; u++ {
+		addBias(m, e.y.f32[u*e.down.rows+r0:][:rows], e.downBias, int(s.Expert)*e.down.rows+r0)
+	}
 }
 
 // reducing sums the picks of one token in routing order.
@@ -282,7 +301,11 @@ func (e *reducing) chunk(m *Machine, _, token int) {
 	out, w := m.floats(e.out, token), m.floats(e.weights, token)
 	clear(out)
 	for k := range e.k {
-		row := int(e.place[token*e.k+k])
-		m.set.Axpy(out, w[k], e.y.f32[row*len(out):][:len(out)])
+		pick := token*e.k + k
+		row, a := int(e.place[pick]), w[k]
+		if e.scale != nil {
+			a *= e.scale.vec[e.ids.i32[pick]]
+		}
+		m.set.Axpy(out, a, e.y.f32[row*len(out):][:len(out)])
 	}
 }

@@ -246,15 +246,6 @@ func (c *compiler) newExperts(op *plan.Op) *experts {
 }
 
 func routed(c *compiler) error {
-	a := c.attrs
-	if a.Text("activation") != "silu" || a.Float("limit") != 0 {
-		return fault.Unsupportedf("the cpu backend has no experts with activation %s, limit %v", a.Text("activation"), a.Float("limit"))
-	}
-	for i := range c.op.Weights {
-		if c.weightAt(i) != nil {
-			return fault.Unsupportedf("the cpu backend has no experts with biases or scales")
-		}
-	}
 	e := c.early
 	if c.early = nil; e == nil {
 		e = c.newExperts(c.op)
@@ -263,6 +254,8 @@ func routed(c *compiler) error {
 	if err := c.parts(e); err != nil {
 		return err
 	}
+	e.glu = newGluing(c.attrs)
+	e.gateBias, e.upBias, e.downBias, e.scale = c.vector(0), c.vector(1), c.vector(2), c.vector(3)
 	e.x = c.in(0)
 	c.use(e.ids.buffer)
 	c.use(e.weights.buffer)
@@ -348,21 +341,18 @@ func (c *compiler) parts(e *experts) error {
 }
 
 func glu(c *compiler) error {
-	if c.attrs.Text("activation") != "silu" || c.attrs.Float("limit") != 0 {
-		return fault.Unsupportedf("the cpu backend has no glu with activation %s, limit %v", c.attrs.Text("activation"), c.attrs.Float("limit"))
-	}
-	gate := c.in(0)
+	gate, combine := c.in(0), newGluing(c.attrs)
 	if !c.has(1) {
 		out := c.out(0)
 		n := out.width()
 		return c.rows(out, 8, func(m *Machine, _, i int) {
 			x := m.floats(gate, i)
-			m.set.SwiGLU(m.floats(out, i), x[:n], x[n:])
+			combine(m, m.floats(out, i), x[:n], x[n:])
 		})
 	}
 	up := c.in(1)
 	out := c.outOver(0, gate)
-	return c.rows(out, 8, func(m *Machine, _, i int) { m.set.SwiGLU(m.floats(out, i), m.floats(gate, i), m.floats(up, i)) })
+	return c.rows(out, 8, func(m *Machine, _, i int) { combine(m, m.floats(out, i), m.floats(gate, i), m.floats(up, i)) })
 }
 
 func add(c *compiler) error {
