@@ -88,7 +88,8 @@ func carve(s scratchSizes, mem []byte) scratch {
 	return scratch{scores: floats(s.scores), row: floats(s.row), rank: floats(s.rank), gate: floats(s.gate), up: floats(s.up), gathers: take(s.gathers)}
 }
 
-// processBytes is what the process takes for its code, the Go runtime and the control connection.
+// processBytes is what the process takes for its code, the Go runtime, the control connection and the plan: 15.3 MiB
+// resident were measured before the first model.
 const processBytes = 24 << 20
 
 // Needs says what memory Load and Eval take. State memory is taken as positions are filled.
