@@ -54,7 +54,7 @@ type Engine struct {
 
 // Sizes of this process that the budget counts, measured as resident memory of a running engine without a model.
 const (
-	engineBytes   = 48 << 20 // code, runtime, recipe host's leftovers, garbage not yet collected
+	engineBytes   = 64 << 20 // code, runtime, recipe host's leftovers, garbage not yet collected
 	readerBytes   = 64 << 10 // stack and kernel bookkeeping of one reader
 	loaderBytes   = loadReaders * (loadChunkBytes + 2*vfs.Align)
 	regionPadding = 1 << 20 // page rounding between the parts of the region
@@ -165,9 +165,13 @@ func (e *Engine) launch(ctx context.Context) (backend.Device, error) {
 	if b := e.cfg.Backend.InProcess; b != nil {
 		return backend.InProcess(b, e.memory), nil
 	}
-	return backend.Start(ctx, backend.Options{
+	p, err := backend.Start(ctx, backend.Options{
 		Path: e.cfg.Backend.Path, Args: e.cfg.Backend.Args, Log: e.cfg.Log, Memory: e.memory, HangTimeout: e.cfg.Backend.HangTimeout,
 	})
+	if err != nil {
+		return nil, err // and not p: a nil *Process in an interface is not nil
+	}
+	return p, nil
 }
 
 // limit returns the memory limit: what was asked for if the machine has it, otherwise what is free.
