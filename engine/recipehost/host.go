@@ -59,8 +59,9 @@ func New(opts Options) *Host {
 }
 
 // Plan runs the module, decodes the plan it returns and validates it. Whether the plan fits the file is for the caller
-// to check. Both the plan and the error name the recipe as the caller does. Its kind is what the recipe said where the recipe refused the file itself;
-// fault.Unsupported for a module that needs something this host does not offer; fault.Corrupt for one that misbehaves.
+// to check. Both the plan and the error name the recipe as the caller does. The error's kind is what the recipe said
+// where it refused the file itself; fault.Unsupported for a module that needs something this host does not offer;
+// fault.Corrupt for one that misbehaves.
 func (h *Host) Plan(ctx context.Context, name string, module []byte, src Source) (*plan.Plan, error) {
 	p, err := h.plan(ctx, module, src)
 	if err != nil {
@@ -105,34 +106,47 @@ func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan,
 const features = api.CoreFeatureMutableGlobal | api.CoreFeatureSignExtensionOps | api.CoreFeatureMultiValue |
 	api.CoreFeatureNonTrappingFloatToIntConversion | api.CoreFeatureBulkMemoryOperations
 
-// runtime returns a runtime and what else is to be closed with it. A cache that cannot be used is not worth an error.
-func (h *Host) runtime(ctx context.Context) (r wazero.Runtime, closeAll func()) {
-	config, closeCache := wazero.NewRuntimeConfigInterpreter(), func() {}
+// load makes the module ready to run: from the cache, compiled into it, or for the interpreter. A cache that cannot be
+// used, be it unwritable, full or damaged, is not worth an error.
+func (h *Host) load(ctx context.Context, module []byte, s *session) (r wazero.Runtime, code wazero.CompiledModule, closeAll func(), err error) {
 	if h.opts.CacheDir != "" {
 		if cache, err := wazero.NewCompilationCacheWithDir(h.opts.CacheDir); err == nil {
-			config = wazero.NewRuntimeConfig().WithCompilationCache(cache)
-			closeCache = func() { cache.Close(ctx) }
+			r, code, err := h.prepare(ctx, wazero.NewRuntimeConfig().WithCompilationCache(cache), module, s)
+			if err == nil {
+				return r, code, func() { r.Close(ctx); cache.Close(ctx) }, nil
+			}
+			cache.Close(ctx)
 		}
 	}
-	r = wazero.NewRuntimeWithConfig(ctx, config.
+	r, code, err = h.prepare(ctx, wazero.NewRuntimeConfigInterpreter(), module, s)
+	return r, code, func() { r.Close(ctx) }, err
+}
+
+func (h *Host) prepare(ctx context.Context, config wazero.RuntimeConfig, module []byte, s *session) (wazero.Runtime, wazero.CompiledModule, error) {
+	r := wazero.NewRuntimeWithConfig(ctx, config.
 		WithCoreFeatures(features).
 		WithMemoryLimitPages(uint32(h.opts.MemoryLimitBytes/pageBytes)).
 		WithMemoryCapacityFromMax(true). // address space up to the limit, rather than copies while it grows
 		WithCloseOnContextDone(true).
 		WithDebugInfoEnabled(false))
-	return r, func() { r.Close(ctx); closeCache() }
-}
-
-func (h *Host) run(ctx context.Context, module []byte, s *session) error {
-	r, closeAll := h.runtime(context.WithoutCancel(ctx))
-	defer closeAll()
 	if err := s.offer(ctx, r); err != nil {
-		return fault.Bugf("host module: %w", err)
+		r.Close(ctx)
+		return nil, nil, fault.Bugf("host module: %w", err)
 	}
 	code, err := r.CompileModule(ctx, module)
 	if err != nil {
-		return fault.Corruptf("not a module that can be run: %w", firstLine(err))
+		r.Close(ctx)
+		return nil, nil, fault.Corruptf("not a module that can be run: %w", firstLine(err))
 	}
+	return r, code, nil
+}
+
+func (h *Host) run(ctx context.Context, module []byte, s *session) error {
+	r, code, closeAll, err := h.load(context.WithoutCancel(ctx), module, s)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
 	for _, export := range []string{"bigmoe_abi_version", "bigmoe_plan"} {
 		if _, ok := code.ExportedFunctions()[export]; !ok {
 			return fault.Corruptf("does not export the function %s: not a recipe", export)

@@ -36,6 +36,14 @@ func TestCompiledAndInterpreted(t *testing.T) {
 	kept, err := filepath.Glob(filepath.Join(cache, "*", "*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, kept)
+
+	for _, path := range kept { // neither read nor written any more
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
+	}
+	p, err := New(Options{CacheDir: cache}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+	require.NoError(t, err)
+	require.True(t, proto.Equal(want, p))
 }
 
 // TestPlansAreRepeatable: nothing of the machine reaches a recipe, so that a plan depends on the file alone.
