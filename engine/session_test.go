@@ -53,6 +53,23 @@ func TestGenerateMatchesGolden(t *testing.T) {
 	require.Equal(t, string([]rune(string(want))), text.String())
 }
 
+// TestLastLayerServesWantedTokensOnly: after the last state is written, tokens whose logits nobody wants cost nothing.
+func TestLastLayerServesWantedTokensOnly(t *testing.T) {
+	g, model := loadGolden(t, "qwen3moe/qwen3moe-f32")
+	picks := map[int]int{}
+	cfg := config(model, backends()["in process"])
+	cfg.OnRoute = func(layer, k int, ids []int32, _ []float32) { picks[layer] += len(ids) / k }
+	e := open(t, cfg)
+	res, err := e.NewSession().Generate(t.Context(), greedy(g.Prompt.IDs, 1), silent)
+	require.NoError(t, err)
+	require.Equal(t, g.Runs["f32"].Greedy.IDs[:1], res.Tokens)
+	last := len(e.Model.Banks) - 1
+	for layer := range last {
+		require.Equal(t, len(g.Prompt.IDs), picks[layer])
+	}
+	require.Equal(t, 1, picks[last])
+}
+
 func TestPrefixIsReused(t *testing.T) {
 	g, model := loadGolden(t, "qwen3moe/qwen3moe-f32")
 	e := open(t, config(model, backends()["in process"]))

@@ -21,6 +21,7 @@ type cache struct {
 // A window w hides the positions p-w and before from position p. A sink adds exp(sink) to the sum of the softmax.
 type attention struct {
 	q, k, v, out ref
+	head         bool // only tokens whose logits are wanted look back; all are stored
 	stores       bool // k is given
 	hasV         bool
 	cache        *cache
@@ -39,7 +40,7 @@ func (s *attention) run(m *Machine) error {
 	if s.stores {
 		m.parallel((*storing)(s), m.tokens)
 	}
-	m.parallel(s, m.tokens*s.heads)
+	m.parallel(s, m.rows(s.head)*s.heads)
 	return nil
 }
 
@@ -54,15 +55,16 @@ func (s *storing) chunk(m *Machine, _, token int) {
 
 // chunk computes one head of one token. Consecutive chunks share the head, whose keys then are in the processor's cache.
 func (s *attention) chunk(m *Machine, worker, chunk int) {
-	head, token := chunk/m.tokens, chunk%m.tokens
-	pos := m.batch.Position + token
+	rows := m.rows(s.head)
+	head, row := chunk/rows, chunk%rows
+	pos := m.batch.Position + m.tokens - rows + row
 	from := 0
 	if s.window > 0 {
 		from = max(0, pos-s.window+1)
 	}
 	w := &m.workers[worker]
 	q := w.row[:s.keyDim]
-	for i, x := range m.floats(s.q, token)[head*s.keyDim:][:s.keyDim] {
+	for i, x := range m.floats(s.q, row)[head*s.keyDim:][:s.keyDim] {
 		q[i] = x * s.scale
 	}
 	n := pos + 1 - from
@@ -79,7 +81,7 @@ func (s *attention) chunk(m *Machine, worker, chunk int) {
 	} else {
 		m.set.Softmax(scores)
 	}
-	out := m.floats(s.out, token)[head*s.valueDim:][:s.valueDim]
+	out := m.floats(s.out, row)[head*s.valueDim:][:s.valueDim]
 	clear(out)
 	s.cache.Accumulate(out, scores, head/s.group, from)
 }

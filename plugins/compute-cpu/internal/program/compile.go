@@ -38,7 +38,8 @@ type compiler struct {
 	rest  []*plan.Op // of the block, after op
 	op    *plan.Op
 	attrs plan.Attrs
-	head  bool
+	head  bool     // only the rows of wanted logits are computed from here on
+	last  bool     // op is the last one that has to do with states
 	at    int      // index of the step that uses of values are noted for
 	early *experts // whose picks are fetched before their own step
 }
@@ -78,17 +79,34 @@ func (c *compiler) compile() error {
 		return err
 	}
 	c.p.logits = &buffer{rowBytes: 4 * c.p.vocab, head: true}
+	last := lastStateful(c.m.Plan)
 	for _, b := range c.m.Plan.Blocks {
-		c.block, c.head = b, b.Kind == plan.BlockKind_HEAD
+		c.head = c.head || b.Kind == plan.BlockKind_HEAD
+		c.block = b
 		for i, op := range b.Ops {
 			c.op, c.rest, c.at = op, b.Ops[i+1:], len(c.p.steps)
+			c.last = op == last
 			if err := c.compileOp(); err != nil {
 				return fmt.Errorf("%v %d: op %s %v: %w", b.Kind, b.Layer, op.Kind, op.Out, err)
 			}
+			c.head = c.head || c.last
 		}
 	}
 	c.p.valueBytes = layout(c.p.buffers, int(o.Batch), int(o.LogitRows))
 	return nil
+}
+
+// lastStateful returns the last op that writes or reads a state, or nil. What comes after it serves the logits alone, so
+// it is computed only for the tokens whose logits are wanted, as the head is (specs/qwen3moe.md section 3).
+func lastStateful(p *plan.Plan) (last *plan.Op) {
+	for _, b := range p.Blocks {
+		for _, op := range b.Ops {
+			if len(op.States) > 0 {
+				last = op
+			}
+		}
+	}
+	return last
 }
 
 func (c *compiler) declare() error {
@@ -160,6 +178,13 @@ func (c *compiler) has(i int) bool { return i < len(c.op.In) && c.op.In[i] != ""
 
 // in returns input i.
 func (c *compiler) in(i int) ref { return c.use(c.values[c.op.In[i]]) }
+
+// inWhole returns input i for a step that reads it for every token of the batch.
+func (c *compiler) inWhole(i int) ref {
+	r := c.in(i)
+	r.late = false
+	return r
+}
 
 // use notes that the step about to be emitted reads b.
 func (c *compiler) use(b *buffer) ref {

@@ -21,12 +21,13 @@ func (s fetch) run(m *Machine) (err error) {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
-	n := m.tokens * e.k
-	if err := e.sort(e.ids.i32[:n], e.count); err != nil {
+	n := m.rows(e.head) * e.k
+	ids, weights := e.ids.i32[m.first(e.ids)*e.k:][:n], e.weights.f32[m.first(e.weights)*e.k:][:n]
+	if err := e.sort(ids, e.count); err != nil {
 		return fmt.Errorf("layer %d: %w", e.layer, err)
 	}
 	e.todo = n
-	m.wave, err = m.host.Route(e.bank, e.k, e.ids.i32[:n], e.weights.f32[:n])
+	m.wave, err = m.host.Route(e.bank, e.k, ids, weights)
 	return err
 }
 
@@ -39,6 +40,7 @@ func (s fetch) run(m *Machine) (err error) {
 // A pick is one (token, k). Picks are sorted by expert, so that an expert multiplies all of its tokens at once, and the
 // result of every pick is kept until all have come: the sum runs in routing order, whatever came first.
 type experts struct {
+	head  bool
 	bank  int
 	layer uint32
 	count int // experts of the bank
@@ -141,7 +143,7 @@ func (e *experts) run(m *Machine) error {
 	if e.todo != 0 {
 		return fault.Bugf("layer %d: the waves left out experts of %d picks", e.layer, e.todo)
 	}
-	m.parallel((*reducing)(e), m.tokens)
+	m.parallel((*reducing)(e), m.rows(e.head))
 	return nil
 }
 

@@ -181,7 +181,8 @@ func attend(c *compiler) error {
 		return fault.Unsupportedf("the cpu backend has no attention over compressed rows")
 	}
 	a := c.attrs
-	s := &attention{q: c.in(0), heads: int(a.Int("heads")), keyDim: int(a.Int("head_dim")), valueDim: int(a.Int("value_dim")),
+	c.head = c.head || c.last
+	s := &attention{q: c.in(0), head: c.head, heads: int(a.Int("heads")), keyDim: int(a.Int("head_dim")), valueDim: int(a.Int("value_dim")),
 		scale: float32(a.Float("scale")), softcap: a.Float("softcap"), window: int(a.Int("window")), sinks: c.vector(0),
 		stores: c.has(1), hasV: c.has(2)}
 	if s.valueDim == 0 {
@@ -197,10 +198,10 @@ func attend(c *compiler) error {
 		return fault.Corruptf("values are the keys, but value_dim is %d and head_dim %d", s.valueDim, s.keyDim)
 	}
 	if s.stores {
-		s.k = c.in(1)
+		s.k = c.inWhole(1)
 	}
 	if s.hasV {
-		s.v = c.in(2)
+		s.v = c.inWhole(2)
 	}
 	s.out = c.out(0)
 	grow(&c.p.work.scores, int(c.p.options.Context)+1)
@@ -242,7 +243,7 @@ func (c *compiler) newExperts(op *plan.Op) *experts {
 	count, picks := int(c.m.Plan.Banks[bank].Experts), int(c.p.options.Batch)*ids.width()
 	grow(&c.p.sorted.mostPicks, picks)
 	grow(&c.p.sorted.mostExperts, count)
-	return &experts{bank: bank, layer: c.block.Layer, count: count, k: ids.width(), ids: ids, weights: weights, sorted: &c.p.sorted}
+	return &experts{head: c.head, bank: bank, layer: c.block.Layer, count: count, k: ids.width(), ids: ids, weights: weights, sorted: &c.p.sorted}
 }
 
 func routed(c *compiler) error {
