@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/bigmoe/bigmoe/engine/gguf"
 	"github.com/bigmoe/bigmoe/engine/model"
@@ -95,7 +96,12 @@ func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *mode
 	}
 	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache})
 	p, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
-	if err != nil {
+	// The recipe ran in memory of its own; the budget counts on having that back before anything large comes.
+	debug.FreeOSMemory()
+	switch {
+	case err != nil && recipe.Name != arch: // somebody chose this recipe: that it does not fit is not the file's fault
+		return nil, nil, fault.Userf("%s: architecture is %q, which recipe %q does not fit: %w", f.Path(), arch, recipe.Name, err)
+	case err != nil:
 		return nil, nil, fmt.Errorf("%s: %w", f.Path(), err)
 	}
 	if p.Architecture != arch {
