@@ -25,7 +25,7 @@ const prefix = "tokenizer.ggml."
 // one of ours.
 func New(meta Metadata) (*Tokenizer, error) {
 	l := loader{meta: meta, t: &Tokenizer{bos: -1, eos: -1}}
-	for _, step := range []func() error{l.model, l.tokens, l.merges, l.ends, l.flags} {
+	for _, step := range []func() error{l.model, l.tokens, l.spelling, l.order, l.ends, l.flags} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -38,7 +38,8 @@ func New(meta Metadata) (*Tokenizer, error) {
 type loader struct {
 	meta Metadata
 	t    *Tokenizer
-	pre  pretokenizer
+
+	clearBOS bool // the pre-tokenizer goes with a vocabulary whose BOS is not to be used
 }
 
 func (l *loader) corruptf(key, format string, args ...any) error {
@@ -59,23 +60,33 @@ func (l *loader) model() error {
 	if err != nil {
 		return err
 	}
-	if model != "gpt2" {
-		return fault.Unsupportedf("%s: %smodel is %q: only byte-level BPE (\"gpt2\") is supported", l.meta.Path(), prefix, model)
-	}
-	name := "default"
+	pre, hasPre := "", false
 	if v, ok := l.get("pre"); ok {
-		if name, err = v.String(); err != nil {
+		if pre, err = v.String(); err != nil {
 			return err
 		}
-	} else {
+		hasPre = true
+	}
+	_, hasMerges := l.get("merges")
+	switch {
+	case model == "gemma4", pre == "gemma4" && (model == "gpt2" || model == "llama" && hasMerges): // some converters say llama
+		l.t.family, l.t.stages, l.t.addBOS = ranked, []matcher{lineRuns}, true
+		return nil
+	case model == "llama":
+		l.t.family, l.t.spacePrefix, l.t.addBOS = scored, true, true
+		return nil
+	case model != "gpt2":
+		return fault.Unsupportedf("%s: %smodel is %q: supported are \"gpt2\", \"llama\" and \"gemma4\"", l.meta.Path(), prefix, model)
+	}
+	if !hasPre {
+		pre = "default"
 		l.warnf("%spre is missing: splitting text the default way, which may not be how the model was trained", prefix)
 	}
-	pre, ok := pretokenizers(name)
+	p, ok := pretokenizers(pre)
 	if !ok {
-		return fault.Unsupportedf("%s: %spre: unknown pre-tokenizer %q", l.meta.Path(), prefix, name)
+		return fault.Unsupportedf("%s: %spre: unknown pre-tokenizer %q", l.meta.Path(), prefix, pre)
 	}
-	l.pre = pre
-	l.t.stages, l.t.ignoreMerges, l.t.addBOS = pre.stages, pre.ignoreMerges, pre.addBOS
+	l.t.stages, l.t.ignoreMerges, l.t.addBOS, l.clearBOS = p.stages, p.ignoreMerges, p.addBOS, p.clearBOS
 	return nil
 }
 
@@ -132,6 +143,73 @@ func (l *loader) tokens() error {
 	return nil
 }
 
+// spelling finds the symbol of every single byte.
+func (l *loader) spelling() error {
+	t := l.t
+	unknown := int32(-1)
+	if t.family == scored {
+		var err error
+		if unknown, err = l.tokenID("unknown_token_id", 0); err != nil {
+			return err
+		}
+	}
+	lost := 0
+	for b := range t.byteID {
+		raw := []byte{byte(b)}
+		switch id, ok := t.Lookup(fmt.Sprintf("<0x%02X>", b)); {
+		case t.family == byteLevel:
+			t.byteID[b] = t.vocab.symbol(appendAlphabet(nil, raw))
+		case ok:
+			t.byteID[b] = uint32(id)
+		case t.family == scored:
+			t.byteID[b] = uint32(unknown) // none is noSymbol
+			if id, ok := t.Lookup(string(raw)); ok {
+				t.byteID[b] = uint32(id)
+			}
+		default:
+			t.byteID[b] = noSymbol
+		}
+		inUTF8 := b < 0xC0 || b >= 0xC2 && b < 0xF5
+		if inUTF8 && t.byteID[b] >= uint32(t.Vocab()) {
+			lost++
+		}
+	}
+	if lost > 0 {
+		l.warnf("%stokens lacks %d single bytes: text that needs them is encoded without them", prefix, lost)
+	}
+	return nil
+}
+
+// order reads what decides which symbols are joined first.
+func (l *loader) order() error {
+	if l.t.family == scored {
+		return l.scores()
+	}
+	return l.merges()
+}
+
+// scores keeps the scores as numbers that grow as the score falls.
+func (l *loader) scores() error {
+	v, _ := l.get("scores")
+	scores, err := v.Floats()
+	if err != nil {
+		return err
+	}
+	l.t.scores = make([]uint32, l.t.Vocab())
+	for id := range l.t.scores {
+		score := float32(scores[id])
+		if score != score {
+			return l.corruptf("scores", "score of token %d is not a number", id)
+		}
+		bits := math.Float32bits(score + 0) // -0 becomes 0
+		if bits>>31 == 0 {
+			bits = ^(bits | 1<<31)
+		}
+		l.t.scores[id] = bits // a negative float is the larger as an integer the lower it is
+	}
+	return nil
+}
+
 func (l *loader) merges() error {
 	v, _ := l.get("merges")
 	texts, err := v.Strings()
@@ -139,17 +217,6 @@ func (l *loader) merges() error {
 		return err
 	}
 	vocab := l.t.vocab
-	lost := 0
-	for b := range l.t.byteID {
-		l.t.byteID[b] = vocab.symbol(appendAlphabet(nil, string([]byte{byte(b)})))
-		inUTF8 := b < 0xC0 || b >= 0xC2 && b < 0xF5
-		if inUTF8 && int(l.t.byteID[b]) >= l.t.Vocab() {
-			lost++
-		}
-	}
-	if lost > 0 {
-		l.warnf("%stokens lacks %d single bytes: text that needs them is encoded without them", prefix, lost)
-	}
 	merges := newMerges(len(texts))
 	var buf []byte
 	for rank, s := range texts {
@@ -168,11 +235,14 @@ func (l *loader) merges() error {
 	return nil
 }
 
-// tokenID reads a key that holds the id of a token; -1 if it is missing.
-func (l *loader) tokenID(key string) (int32, error) {
+// tokenID reads a key that holds the id of a token. Where it is missing the id is otherwise, or -1 if that is no token.
+func (l *loader) tokenID(key string, otherwise int32) (int32, error) {
 	v, ok := l.get(key)
 	if !ok {
-		return -1, nil
+		if int(otherwise) >= l.t.Vocab() {
+			return -1, nil
+		}
+		return otherwise, nil
 	}
 	id, err := v.Int()
 	if err != nil {
@@ -211,13 +281,13 @@ const falconEnd = 11
 func (l *loader) ends() error {
 	t := l.t
 	var err error
-	if t.bos, err = l.boundary("bos_token_id"); err != nil {
+	if t.bos, err = l.boundary("bos_token_id", 1); err != nil {
 		return err
 	}
-	if l.pre.clearBOS {
+	if l.clearBOS {
 		t.bos = -1
 	}
-	if t.eos, err = l.boundary("eos_token_id"); err != nil {
+	if t.eos, err = l.boundary("eos_token_id", 2); err != nil {
 		return err
 	}
 	end := func(id int32) {
@@ -228,7 +298,7 @@ func (l *loader) ends() error {
 		end(t.eos)
 	}
 	for _, k := range endKeys {
-		id, err := l.tokenID(k.key)
+		id, err := l.tokenID(k.key, -1)
 		if err != nil {
 			return err
 		}
@@ -250,6 +320,7 @@ func (l *loader) ends() error {
 		}
 	}
 	l.harmony()
+	l.handover()
 	slices.Sort(t.eog)
 	t.eog = slices.Compact(t.eog)
 	if len(t.eog) == 0 {
@@ -258,14 +329,17 @@ func (l *loader) ends() error {
 	return nil
 }
 
-// boundary reads the id of BOS or EOS. llama.cpp takes a missing one for Falcon's; that is right only where that token
-// is a control token, and would otherwise end a generation at a comma.
-func (l *loader) boundary(key string) (int32, error) {
-	id, err := l.tokenID(key)
-	if id < 0 && err == nil && falconEnd < l.t.Vocab() && l.t.vocab.typ[falconEnd] == Control {
-		id = falconEnd
+// boundary reads the id of BOS or EOS, whose default in SPM is spm. For byte-level BPE, llama.cpp takes a
+// missing one for Falcon's; that is right only where that token is a control token, and would otherwise end a
+// generation at a comma.
+func (l *loader) boundary(key string, spm int32) (int32, error) {
+	switch t := l.t; {
+	case t.family == scored:
+		return l.tokenID(key, spm)
+	case t.family == byteLevel && falconEnd < t.Vocab() && t.vocab.typ[falconEnd] == Control:
+		return l.tokenID(key, falconEnd)
 	}
-	return id, err
+	return l.tokenID(key, -1)
 }
 
 // harmony makes the marks between the parts of a gpt-oss answer visible. Its <|end|> ends a part, not the answer.
@@ -292,12 +366,37 @@ func (l *loader) harmony() {
 	}
 }
 
-// flags reads what overrides the defaults of the pre-tokenizer.
+// handover is for Gemma 4, which ends its turn at <|tool_response> to be given one: </s> is an ordinary word of its
+// vocabulary.
+func (l *loader) handover() {
+	t := l.t
+	if _, ok := t.Lookup("<|tool_response>"); !ok {
+		return
+	}
+	if id, ok := t.Lookup("</s>"); ok {
+		t.eog = slices.DeleteFunc(t.eog, func(e int32) bool { return e == id })
+		t.vocab.typ[id] = Normal
+	}
+}
+
+// flags reads what overrides the defaults.
 func (l *loader) flags() error {
-	if err := l.flag("add_bos_token", &l.t.addBOS); err != nil {
+	t := l.t
+	if t.family == scored {
+		if err := l.flag("add_space_prefix", &t.spacePrefix); err != nil {
+			return err
+		}
+	}
+	if err := l.flag("add_eos_token", &t.addEOS); err != nil {
 		return err
 	}
-	return l.flag("add_eos_token", &l.t.addEOS)
+	if t.family != ranked {
+		return l.flag("add_bos_token", &t.addBOS)
+	}
+	if t.bos < 0 { // without BOS such a model writes nonsense, so it is added whatever add_bos_token says
+		return l.corruptf("bos_token_id", "missing, and these vocabularies have no default")
+	}
+	return nil
 }
 
 func (l *loader) flag(key string, to *bool) error {

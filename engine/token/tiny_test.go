@@ -298,8 +298,7 @@ func TestRefused(t *testing.T) {
 		say  []string
 	}{
 		{"no model", map[string]any{"model": nil}, fault.Corrupt, []string{"tokenizer.ggml.model"}},
-		{"spm", map[string]any{"model": "llama"}, fault.Unsupported, []string{"llama"}},
-		{"gemma4", map[string]any{"model": "gemma4"}, fault.Unsupported, []string{"gemma4"}},
+		{"wordpiece", map[string]any{"model": "bert"}, fault.Unsupported, []string{"bert"}},
 		{"pre-tokenizer", map[string]any{"pre": "guess"}, fault.Unsupported, []string{"guess"}},
 		{"no tokens", map[string]any{"tokens": nil}, fault.Corrupt, []string{"tokenizer.ggml.tokens"}},
 		{"tokens are numbers", map[string]any{"tokens": []int32{1}}, fault.Corrupt, []string{"tokenizer.ggml.tokens", "string"}},

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,15 +10,18 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
-// Tokenizer is a vocabulary with its merges and its pre-tokenizer. Make one with [New].
+// Tokenizer is a vocabulary with the rules that it applies to text. Make one with [New].
 type Tokenizer struct {
+	family       family
 	vocab        *vocab
-	merges       *merges
-	byteID       [256]uint32 // the symbol of each single byte
+	merges       *merges     // nil if scored
+	scores       []uint32    // of the tokens, best first: nil unless scored
+	byteID       [256]uint32 // the symbol that spells each byte where nothing longer does; noSymbol if none
 	special      *specials   // control, unknown and user-defined
 	userDefined  *specials
 	stages       []matcher
 	ignoreMerges bool
+	spacePrefix  bool  // text is encoded as if a space preceded it
 	bos, eos     int32 // -1 = none
 	addBOS       bool
 	addEOS       bool
@@ -31,9 +35,11 @@ type Options struct {
 	ParseSpecial bool // text that spells a control or unknown token becomes that token
 }
 
-// Encode returns the ids of text (specs/tokenizers.md sections 2 and 3).
+// Encode returns the ids of text (specs/tokenizers.md sections 2, 3, 5 and 6).
 func (t *Tokenizer) Encode(text string, o Options) []int32 {
-	text = wellFormed(text)
+	if t.family != scored {
+		text = wellFormed(text)
+	}
 	ids := make([]int32, 0, len(text)/3+2)
 	if o.AddSpecial && t.addBOS && t.bos >= 0 {
 		ids = append(ids, t.bos)
@@ -44,8 +50,8 @@ func (t *Tokenizer) Encode(text string, o Options) []int32 {
 	}
 	b := bpe{t: t}
 	for text != "" {
-		start, end, id := cut.next(text)
-		split(t.stages, text[:start], func(piece string) { ids = b.piece(ids, piece) })
+		start, end, id := cut.next(text) // what precedes is the first fragment or follows a special token
+		split(t.stages, t.normalize(text[:start]), func(piece string) { ids = b.piece(ids, piece) })
 		if end > start {
 			ids = append(ids, int32(id))
 		}
@@ -55,6 +61,18 @@ func (t *Tokenizer) Encode(text string, o Options) []int32 {
 		ids = append(ids, t.eos)
 	}
 	return ids
+}
+
+// normalize writes the spaces of a fragment as the vocabulary does.
+func (t *Tokenizer) normalize(fragment string) string {
+	if t.family == byteLevel || fragment == "" {
+		return fragment
+	}
+	fragment = strings.ReplaceAll(fragment, " ", spaceMark)
+	if t.spacePrefix {
+		fragment = spaceMark + fragment
+	}
+	return fragment
 }
 
 // wellFormed replaces every byte that is not part of well-formed UTF-8 by U+FFFD, one for each.
@@ -69,8 +87,9 @@ func wellFormed(s string) string {
 	return b.String()
 }
 
-// Decode returns the bytes that ids stand for, which need not be valid UTF-8; a [Stream] gives text. An id outside
-// the vocabulary is a mistake of the user.
+// Decode returns the bytes that ids, a whole text, stand for; they need not be valid UTF-8. The space that Encode puts
+// before a text of some vocabularies is taken away; to continue a text, use a [Stream] or [Tokenizer.AppendPiece]. An
+// id outside the vocabulary is a mistake of the user.
 func (t *Tokenizer) Decode(ids []int32, showControl bool) ([]byte, error) {
 	out := make([]byte, 0, 4*len(ids))
 	for i, id := range ids {
@@ -78,6 +97,9 @@ func (t *Tokenizer) Decode(ids []int32, showControl bool) ([]byte, error) {
 			return nil, fault.Userf("token id %d (number %d of %d) is outside the vocabulary of %d tokens", id, i+1, len(ids), t.Vocab())
 		}
 		out = t.AppendPiece(out, id, showControl)
+	}
+	if t.spacePrefix && len(ids) > 0 && t.Type(ids[0]) == Normal {
+		out = bytes.TrimPrefix(out, []byte(" "))
 	}
 	return out, nil
 }
@@ -94,7 +116,10 @@ func (t *Tokenizer) AppendPiece(dst []byte, id int32, showControl bool) []byte {
 	text := t.vocab.textOf(uint32(id))
 	switch t.vocab.typ[id] {
 	case Normal:
-		return appendBytes(dst, text)
+		if t.family == byteLevel {
+			return appendBytes(dst, text)
+		}
+		return appendSpaced(dst, text)
 	case Control, Unknown:
 		if !showControl {
 			return dst
@@ -125,8 +150,8 @@ func (t *Tokenizer) has(id int32) bool { return id >= 0 && int(id) < len(t.vocab
 // Vocab returns the number of tokens; ids run from 0 to Vocab()-1.
 func (t *Tokenizer) Vocab() int { return len(t.vocab.typ) }
 
-// Lookup returns the id whose text in the file is text: a control token as it is written, a normal token in the byte
-// alphabet, where Ġ is a space.
+// Lookup returns the id whose text in the file is text: a control token as it is written, a normal token as the
+// vocabulary spells it, with Ġ (byte-level) or ▁ for a space.
 func (t *Tokenizer) Lookup(text string) (id int32, ok bool) {
 	sym, ok := t.vocab.find([]byte(text))
 	if !ok || int(sym) >= t.Vocab() {
@@ -167,5 +192,9 @@ func (t *Tokenizer) Warnings() []string { return slices.Clone(t.warnings) }
 
 // SizeBytes returns the memory the tokenizer holds.
 func (t *Tokenizer) SizeBytes() int64 {
-	return int64(t.vocab.size() + t.merges.size() + t.special.size() + t.userDefined.size())
+	n := t.vocab.size() + 4*cap(t.scores) + t.special.size() + t.userDefined.size()
+	if t.merges != nil {
+		n += t.merges.size()
+	}
+	return int64(n)
 }

@@ -94,9 +94,9 @@ func init() {
 }
 
 // appendAlphabet appends the spelling of raw bytes in the byte alphabet.
-func appendAlphabet(dst []byte, raw string) []byte {
-	for i := 0; i < len(raw); i++ {
-		dst = utf8.AppendRune(dst, byteRune[raw[i]])
+func appendAlphabet(dst, raw []byte) []byte {
+	for _, b := range raw {
+		dst = utf8.AppendRune(dst, byteRune[b])
 	}
 	return dst
 }
@@ -114,4 +114,19 @@ func appendBytes(dst, text []byte) []byte {
 		i += n
 	}
 	return dst
+}
+
+// spaceMark is how vocabularies without the byte alphabet write a space.
+const spaceMark = "\u2581"
+
+// appendSpaced appends text with spaces for the marks.
+func appendSpaced(dst, text []byte) []byte {
+	for {
+		before, after, found := bytes.Cut(text, []byte(spaceMark))
+		dst = append(dst, before...)
+		if !found {
+			return dst
+		}
+		dst, text = append(dst, ' '), after
+	}
 }
