@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,6 +30,7 @@ type Config struct {
 	IO          expert.IOMode
 	Policy      string // of the cache, see package policy; "" = DefaultPolicy
 	KV          compute.KVType
+	Prefetch    Prefetch // which experts are read before a layer has picked them; "" = PrefetchRouter
 	ExpertsUsed int // experts per token instead of the model's own number: changes the output. 0 = the model's
 
 	// RecipeCache is a folder for compiled recipes; "" compiles anew each time.
@@ -47,6 +49,15 @@ const (
 	DefaultBatch   = 512
 	DefaultReaders = 8
 	DefaultPolicy  = "decayed"
+)
+
+// Prefetch says how experts are guessed ahead. It changes speed and counters, never the text.
+type Prefetch string
+
+// The ways to guess.
+const (
+	PrefetchOff    Prefetch = "off"
+	PrefetchRouter Prefetch = "router" // the next layer's router, applied early: see plugins/compute-cpu
 )
 
 // Recipes finds recipe modules. The registry implements it.
@@ -118,6 +129,12 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Policy == "" {
 		c.Policy = DefaultPolicy
+	}
+	if c.Prefetch == "" {
+		c.Prefetch = PrefetchRouter
+	}
+	if c.Prefetch != PrefetchRouter && c.Prefetch != PrefetchOff {
+		problems = append(problems, fmt.Errorf("prefetch %q: expected router or off", c.Prefetch))
 	}
 	if c.FS == nil {
 		c.FS = vfs.OS()

@@ -32,6 +32,7 @@ func TestIdentity(t *testing.T) {
 				"8 readers":      func(c *engine.Config) { c.Readers = 8 },
 				"buffered":       func(c *engine.Config) { c.IO = expert.BufferedOnly },
 				"direct":         func(c *engine.Config) { c.IO = expert.Auto },
+				"no prefetch":    func(c *engine.Config) { c.Prefetch = engine.PrefetchOff },
 				"lru":            func(c *engine.Config) { c.Policy = "lru" },
 				"child process":  func(c *engine.Config) { c.Backend = all["child process"] },
 				"child, 2 and 8": func(c *engine.Config) { c.Backend, c.Threads, c.Readers = all["child process"], 2, 8 },

@@ -18,10 +18,13 @@ type router struct {
 	held  bool
 	bank  int
 	rest  []int32
-	slots []compute.Slot
+
+	guessBank int
+	guessed   []int32
+	slots     []compute.Slot
 }
 
-var _ compute.Host = (*router)(nil)
+var _ compute.Predictor = (*router)(nil)
 
 // Route implements [compute.Host].
 func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wave, error) {
@@ -33,7 +36,23 @@ func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wav
 	if r.onRoute != nil {
 		r.onRoute(r.banks[bank].Layer, k, ids, weights)
 	}
-	return r.acquire(ids)
+	w, err := r.acquire(ids)
+	if len(r.guessed) > 0 && bank == r.guessBank && err == nil {
+		// What this layer did not pick after all is taken back, unless its read has begun.
+		err = r.store.Cancel(r.banks[bank].Layer, r.guessed)
+		r.guessed = r.guessed[:0]
+	}
+	return w, err
+}
+
+// Predict implements [compute.Predictor].
+func (r *router) Predict(bank int, ids []int32) error {
+	if bank < 0 || bank >= len(r.banks) {
+		return fault.Bugf("backend predicted experts of bank %d", bank)
+	}
+	r.guessBank, r.guessed = bank, append(r.guessed[:0], ids...)
+	_, err := r.store.Prefetch(r.banks[bank].Layer, ids, expert.Guess)
+	return err
 }
 
 // Next implements [compute.Host].

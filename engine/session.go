@@ -63,9 +63,10 @@ type Cost struct {
 	Seconds      float64 `json:"seconds"`
 	StallSeconds float64 `json:"stall_seconds"` // the backend waited for reads
 	Requested    int64   `json:"experts_requested"`
-	Hits         int64   `json:"experts_hit"`
-	MissBytes    int64   `json:"miss_bytes"` // payload of the experts that were not in the cache
-	ReadBytes    int64   `json:"read_bytes"` // by system calls, alignment included
+	Hits         int64   `json:"experts_hit"`      // in the cache, prefetched ones not counted
+	Foreseen     int64   `json:"experts_foreseen"` // prefetched in time, or at least begun
+	MissBytes    int64   `json:"miss_bytes"`       // payload of the experts that had to be read, prefetched ones included
+	ReadBytes    int64   `json:"read_bytes"`       // by system calls, alignment included
 }
 
 // TokensPerSecond returns the speed, or 0 when nothing was measured.
@@ -306,14 +307,15 @@ func (e *Engine) meter() meter {
 
 // cost returns what evaluating tokens took since the meter was made.
 func (m meter) cost(tokens int) Cost {
-	now := m.e.router.stats()
+	now, was := m.e.router.stats(), m.stats
 	return Cost{
 		Tokens:       tokens,
 		Seconds:      time.Since(m.start).Seconds(),
 		StallSeconds: (m.e.stall - m.stall).Seconds(),
-		Requested:    now.Requested.Experts - m.stats.Requested.Experts,
-		Hits:         now.Hits.Experts - m.stats.Hits.Experts,
-		MissBytes:    now.Misses.Bytes - m.stats.Misses.Bytes,
-		ReadBytes:    now.SyscallBytes - m.stats.SyscallBytes,
+		Requested:    now.Requested.Experts - was.Requested.Experts,
+		Hits:         now.Hits.Experts - was.Hits.Experts - (now.Used.Experts - was.Used.Experts),
+		Foreseen:     now.Used.Experts - was.Used.Experts,
+		MissBytes:    now.Misses.Bytes - was.Misses.Bytes + now.Prefetched.Bytes - was.Prefetched.Bytes - (now.Cancelled.Bytes - was.Cancelled.Bytes),
+		ReadBytes:    now.SyscallBytes - was.SyscallBytes,
 	}
 }

@@ -68,7 +68,7 @@ func (s *sequence) Eval(ctx context.Context, b *compute.Batch, host compute.Host
 				return &remoteError{text: reply.Text, cause: hostErr}
 			}
 			return compute.Fault(reply.Fault, reply.Text)
-		case mailbox.Route, mailbox.Next:
+		case mailbox.Route, mailbox.Next, mailbox.Predict:
 			wave, err := s.serve(ctx, &reply, host)
 			if err != nil {
 				hostErr = err
@@ -120,7 +120,7 @@ func copyTo[T any](to, from []T) {
 	}
 }
 
-// serve lets the host answer a route or next.
+// serve lets the host answer a route, next or predict.
 func (s *sequence) serve(ctx context.Context, m *mailbox.Message, host compute.Host) (compute.Wave, error) {
 	if err := ctx.Err(); err != nil {
 		return compute.Wave{}, err
@@ -135,6 +135,13 @@ func (s *sequence) serve(ctx context.Context, m *mailbox.Message, host compute.H
 			return wave, fault.Bugf("backend routes %d x %d experts of bank %d: at most %d of %d banks", m.Tokens, m.K, m.Bank, s.layout.MaxRoute, len(s.model.Banks))
 		}
 		ids := s.region.Int32s(s.layout.Routes, int(n))
+		if m.Kind == mailbox.Predict {
+			p, ok := host.(compute.Predictor)
+			if !ok {
+				return wave, fault.Bugf("backend predicts, the engine did not ask for that")
+			}
+			return wave, p.Predict(int(m.Bank), ids)
+		}
 		weights := s.region.Float32s(s.layout.Routes+4*s.layout.MaxRoute, int(n))
 		wave, err = host.Route(int(m.Bank), int(m.K), ids, weights)
 	}

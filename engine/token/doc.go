@@ -21,8 +21,9 @@
 // plausible ids that the model was not trained on.
 //
 // Caveats. Input is taken as it is, without Unicode normalisation; each byte that is not part of well-formed UTF-8
-// becomes U+FFFD, except in llama vocabularies, which have tokens for all bytes. With ParseSpecial, text that spells a control token becomes that token: never use it for text
-// whose author must not be able to forge a turn. Time is linear in the text but for a logarithm, whatever the text.
+// becomes U+FFFD, except in llama vocabularies, whose tokens for single bytes spell it. With ParseSpecial, text that
+// spells a control token becomes that token: never use it for text whose author must not be able to forge a turn. Time
+// is linear in the text but for a logarithm, whatever the text.
 //
 // A [Tokenizer] is immutable and safe for concurrent use; a [Stream] belongs to one goroutine. A vocabulary of
 // 152,000 tokens and as many merges takes about 6 MiB, that of Gemma 4 (262,144 and 514,906) about 15 MiB.

@@ -86,6 +86,16 @@ type Host interface {
 	Next() (Wave, error)
 }
 
+// Predictor is a [Host] that can make use of guesses. A backend predicts when its host is one and Options.PredictTokens
+// is at least the size of the batch.
+type Predictor interface {
+	Host
+	// Predict says which experts a later layer will probably pick, so that they can be read while this one computes.
+	// A wrong guess costs bandwidth, never the result. bank is the index into Plan.Banks. The slots of the current
+	// wave stay.
+	Predict(bank int, ids []int32) error
+}
+
 // Wave is a set of experts that are in memory together.
 type Wave struct {
 	Slots []Slot // valid until the next call to the host

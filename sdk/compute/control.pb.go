@@ -266,6 +266,7 @@ type Options struct {
 	LogitRows     uint32                 `protobuf:"varint,3,opt,name=logit_rows,json=logitRows,proto3" json:"logit_rows,omitempty"` // most rows of logits of one evaluation
 	Threads       uint32                 `protobuf:"varint,4,opt,name=threads,proto3" json:"threads,omitempty"`
 	KvType        KVType                 `protobuf:"varint,5,opt,name=kv_type,json=kvType,proto3,enum=bigmoe.compute.v1.KVType" json:"kv_type,omitempty"`
+	PredictTokens uint32                 `protobuf:"varint,6,opt,name=predict_tokens,json=predictTokens,proto3" json:"predict_tokens,omitempty"` // predictions help in batches of at most so many tokens; 0 = never, see Predictor
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +334,13 @@ func (x *Options) GetKvType() KVType {
 		return x.KvType
 	}
 	return KVType_F16
+}
+
+func (x *Options) GetPredictTokens() uint32 {
+	if x != nil {
+		return x.PredictTokens
+	}
+	return 0
 }
 
 type BoundWeight struct {
@@ -782,14 +790,15 @@ const file_sdk_compute_control_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\x128\n" +
 	"\aweights\x18\x02 \x03(\v2\x1e.bigmoe.compute.v1.BoundWeightR\aweights\x122\n" +
 	"\x05banks\x18\x03 \x03(\v2\x1c.bigmoe.compute.v1.BoundBankR\x05banks\x124\n" +
-	"\aoptions\x18\x04 \x01(\v2\x1a.bigmoe.compute.v1.OptionsR\aoptions\"\xa6\x01\n" +
+	"\aoptions\x18\x04 \x01(\v2\x1a.bigmoe.compute.v1.OptionsR\aoptions\"\xcd\x01\n" +
 	"\aOptions\x12\x18\n" +
 	"\acontext\x18\x01 \x01(\rR\acontext\x12\x14\n" +
 	"\x05batch\x18\x02 \x01(\rR\x05batch\x12\x1d\n" +
 	"\n" +
 	"logit_rows\x18\x03 \x01(\rR\tlogitRows\x12\x18\n" +
 	"\athreads\x18\x04 \x01(\rR\athreads\x122\n" +
-	"\akv_type\x18\x05 \x01(\x0e2\x19.bigmoe.compute.v1.KVTypeR\x06kvType\"V\n" +
+	"\akv_type\x18\x05 \x01(\x0e2\x19.bigmoe.compute.v1.KVTypeR\x06kvType\x12%\n" +
+	"\x0epredict_tokens\x18\x06 \x01(\rR\rpredictTokens\"V\n" +
 	"\vBoundWeight\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\rR\x04type\x12\x1b\n" +
 	"\trow_bytes\x18\x02 \x01(\x04R\browBytes\x12\x16\n" +

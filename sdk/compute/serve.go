@@ -235,6 +235,16 @@ func (r *runner) Route(bank, k int, ids []int32, weights []float32) (Wave, error
 	return w, err
 }
 
+// Predict implements [Predictor].
+func (r *runner) Predict(bank int, ids []int32) error {
+	if bank < 0 || bank >= len(r.model.Banks) || len(ids) == 0 || len(ids) > len(r.ids) {
+		return fault.Bugf("prediction of %d experts of bank %d: at most %d of %d banks fit", len(ids), bank, len(r.ids), len(r.model.Banks))
+	}
+	copy(r.ids, ids)
+	_, err := r.ask(&mailbox.Message{Kind: mailbox.Predict, Bank: uint32(bank), K: 1, Tokens: uint32(len(ids))})
+	return err
+}
+
 // Next implements [Host].
 func (r *runner) Next() (Wave, error) { return r.ask(&mailbox.Message{Kind: mailbox.Next}) }
 

@@ -46,11 +46,13 @@ const (
 	Next  Kind = 6 // backend: next wave; answered by Wave
 	Done  Kind = 7 // backend: it worked
 	Error Kind = 8 // backend: it failed, Text with Fault
+
+	Predict Kind = 9 // backend: Tokens guesses of Bank, K is 1; answered by Wave without slots, the current wave goes on
 )
 
 // String returns the name used in messages.
 func (k Kind) String() string {
-	names := [...]string{"no message", "eval", "wave", "trim", "close", "route", "next", "done", "error"}
+	names := [...]string{"no message", "eval", "wave", "trim", "close", "route", "next", "done", "error", "predict"}
 	if int(k) < len(names) {
 		return names[k]
 	}

@@ -2,6 +2,7 @@ package program
 
 import (
 	"fmt"
+	"maps"
 	"sort"
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/kernel"
@@ -42,6 +43,8 @@ type compiler struct {
 	last  bool     // op is the last one that has to do with states
 	at    int      // index of the step that uses of values are noted for
 	early *experts // whose picks are fetched before their own step
+
+	routed []routedLayer
 }
 
 // actKey names a value rounded to a format, for some rows.
@@ -54,6 +57,7 @@ type actKey struct {
 // Compile refuses, as [fault.Unsupported], what the backend cannot do, and lays the rest out. It allocates no memory
 // to speak of.
 func Compile(m *compute.Bound) (*Program, error) {
+	m = &compute.Bound{Plan: m.Plan, Values: maps.Clone(m.Values), Weights: m.Weights, Banks: m.Banks, Options: m.Options}
 	c := &compiler{m: m, p: &Program{options: m.Options, vocab: int(m.Plan.GetModel().GetVocabulary())},
 		weights: map[string]int{}, banks: map[string]int{}, caches: map[string]*cache{}, states: map[string]*plan.State{},
 		values: map[string]*buffer{}, acts: map[actKey]ref{}, angles: map[rotation]*angles{}}
@@ -80,6 +84,7 @@ func (c *compiler) compile() error {
 	}
 	c.p.logits = &buffer{rowBytes: 4 * c.p.vocab, head: true}
 	last := lastStateful(c.m.Plan)
+	c.routed = c.routedLayers()
 	for _, b := range c.m.Plan.Blocks {
 		c.head = c.head || b.Kind == plan.BlockKind_HEAD
 		c.block = b
@@ -88,6 +93,11 @@ func (c *compiler) compile() error {
 			c.last = op == last
 			if err := c.compileOp(); err != nil {
 				return fmt.Errorf("%v %d: op %s %v: %w", b.Kind, b.Layer, op.Kind, op.Out, err)
+			}
+			if op.Kind == "route" {
+				if err := c.predict(op); err != nil {
+					return fmt.Errorf("%v %d: guess after op %s %v: %w", b.Kind, b.Layer, op.Kind, op.Out, err)
+				}
 			}
 			c.head = c.head || c.last
 		}
@@ -146,8 +156,14 @@ func (c *compiler) declare() error {
 		c.banks[b.Name] = i
 	}
 	for _, s := range c.m.Plan.States {
-		if s.Kind != plan.StateKind_KV {
-			return fault.Unsupportedf("state %q is %v, the cpu backend has %v only", s.Name, s.Kind, plan.StateKind_KV)
+		switch s.Kind {
+		case plan.StateKind_KV:
+		case plan.StateKind_CONVOLUTION, plan.StateKind_RECURRENT:
+			if s.Elements > 1<<40 {
+				return fault.Unsupportedf("state %q has %d elements", s.Name, s.Elements)
+			}
+		default:
+			return fault.Unsupportedf("state %q is %v, which the cpu backend does not have", s.Name, s.Kind)
 		}
 		c.states[s.Name] = s
 	}

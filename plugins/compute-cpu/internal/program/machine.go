@@ -23,39 +23,47 @@ type Machine struct {
 	states  *arena.Arena
 	workers []scratch
 
-	length int // positions in the states
+	length int  // positions in the states
+	torn   bool // an evaluation stopped half way through fixed states
 
 	// The evaluation in progress.
-	ctx    context.Context
-	host   compute.Host
-	batch  *compute.Batch
-	tokens int // of the batch
-	wanted int // rows of logits
-	skip   int // tokens before the first wanted one
-	wave   compute.Wave
-	phase  phase
-	failed atomic.Bool // some chunk met a value it cannot go on with
+	ctx  context.Context
+	host compute.Host
+
+	predictor compute.Predictor // nil when guesses are not wanted
+	batch     *compute.Batch
+	tokens    int // of the batch
+	wanted    int // rows of logits
+	skip      int // tokens before the first wanted one
+	wave      compute.Wave
+	phase     phase
+	failed    atomic.Bool // some chunk met a value it cannot go on with
 }
 
-// Eval runs one batch. See [compute.Sequence]. A failed Eval leaves the positions before it as they were.
+// Eval runs one batch. See [compute.Sequence]. A failed Eval leaves the positions before it as they were, unless the model
+// has fixed states, which must then be reset.
 func (m *Machine) Eval(ctx context.Context, b *compute.Batch, host compute.Host) error {
 	if err := m.check(b); err != nil {
 		return err
 	}
 	m.ctx, m.host, m.batch = ctx, host, b
-	defer func() { m.ctx, m.host, m.batch, m.wave, m.logits.f32 = nil, nil, nil, compute.Wave{}, nil }()
+	m.predictor = m.predictorFor(host, len(b.Tokens))
+	defer func() {
+		m.ctx, m.host, m.batch, m.wave, m.predictor, m.logits.f32 = nil, nil, nil, compute.Wave{}, nil, nil
+	}()
 	m.tokens, m.wanted = len(b.Tokens), 1
 	if b.All {
 		m.wanted = m.tokens
 	}
 	m.skip = m.tokens - m.wanted
 	m.logits.f32 = b.Logits
+	m.torn = len(m.fixed) > 0
 	for _, s := range m.steps {
 		if err := s.run(m); err != nil {
 			return err
 		}
 	}
-	m.length = b.Position + m.tokens
+	m.length, m.torn = b.Position+m.tokens, false
 	return nil
 }
 
@@ -67,6 +75,8 @@ func (m *Machine) check(b *compute.Batch) error {
 	switch {
 	case n == 0 || n > int(m.options.Batch):
 		return fault.Bugf("batch of %d tokens, the sequence was loaded for 1 to %d", n, m.options.Batch)
+	case m.torn:
+		return m.tornError()
 	case b.Position != m.length:
 		return fault.Bugf("batch at position %d, the sequence has %d", b.Position, m.length)
 	case b.Position+n > int(m.options.Context):
@@ -86,10 +96,13 @@ func (m *Machine) check(b *compute.Batch) error {
 	return nil
 }
 
-// Trim forgets every position from the given one on.
+// Trim forgets every position from the given one on. Fixed states only know the current position and 0.
 func (m *Machine) Trim(position int) error {
 	if position < 0 || position > m.length {
 		return fault.Bugf("trim to position %d of %d", position, m.length)
+	}
+	if err := m.rewind(position); err != nil {
+		return err
 	}
 	m.length = position
 	return nil

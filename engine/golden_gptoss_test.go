@@ -1,0 +1,161 @@
+package engine_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/engine/gguf"
+	"github.com/bigmoe/bigmoe/engine/gguf/gguftest"
+	"github.com/bigmoe/bigmoe/sdk/dtype"
+)
+
+const gptOSS = "gpt-oss/gpt-oss-mxfp4"
+
+// TestGPTOSSGolden covers MXFP4 experts with biases and clamps, sinks, windows and YaRN. The prompt is six windows long.
+func TestGPTOSSGolden(t *testing.T) {
+	g, model := loadGolden(t, gptOSS)
+	for backend, b := range backends() {
+		t.Run(backend, func(t *testing.T) {
+			g.compare(t, observe(t, config(model, b), g.Prompt.IDs, 0, 32))
+			for _, chunk := range []int{1, 7, 64} {
+				g.compare(t, observe(t, config(model, b), g.Prompt.IDs, chunk, 2))
+			}
+		})
+	}
+}
+
+// TestGPTOSSExact compares with the weights decoded beforehand: without rounded activations the tolerance is 2000 times
+// smaller, and no mistake of the formulas can hide in it.
+func TestGPTOSSExact(t *testing.T) {
+	g, model := loadGolden(t, gptOSS)
+	model = decoded(t, model)
+	g.Types = map[string]int{"F32": 1}
+	for _, backend := range []string{"reference", "in process"} {
+		g.compare(t, observe(t, config(model, backends()[backend]), g.Prompt.IDs, 7, 32))
+	}
+}
+
+// TestGPTOSSIdentity is the first law for experts that have biases.
+func TestGPTOSSIdentity(t *testing.T) {
+	g, model := loadGolden(t, gptOSS)
+	requireIdentity(t, model, g.Prompt.IDs)
+}
+
+// requireIdentity holds threads, processes and the size and policy of the expert cache against the first law: they
+// change no bit of what a model computes.
+func requireIdentity(t *testing.T, model string, prompt []int32) {
+	t.Helper()
+	const chunk, greedy = 13, 8
+	all := backends()
+	base := config(model, all["in process"])
+	base.Threads = 1
+	want := observe(t, base, prompt, chunk, greedy)
+	variants := map[string]func(*engine.Config){
+		"2 threads":     func(c *engine.Config) { c.Threads = 2 },
+		"child process": func(c *engine.Config) { c.Backend, c.Threads = all["child process"], 2 },
+	}
+	least := leastCache(t, base)
+	for _, policy := range []string{"lru", "decayed"} {
+		for _, times := range []int64{1, 3} {
+			variants[fmt.Sprintf("%s, %d times the least cache", policy, times)] = func(c *engine.Config) {
+				c.CacheBytes, c.Policy, c.Threads = times*least, policy, 2
+			}
+		}
+	}
+	for variant, change := range variants {
+		t.Run(variant, func(t *testing.T) {
+			cfg := base
+			change(&cfg)
+			requireSame(t, want, observe(t, cfg, prompt, chunk, greedy))
+		})
+	}
+}
+
+// decoded writes a copy of a model with every weight as F32.
+func decoded(t *testing.T, model string) string {
+	t.Helper()
+	f, err := gguf.Open(model)
+	require.NoError(t, err)
+	defer f.Close()
+	b := gguftest.NewBuilder()
+	for _, key := range f.Keys() {
+		v, _ := f.Get(key)
+		b.Set(key, metadata(t, v))
+	}
+	raw, err := os.ReadFile(model)
+	require.NoError(t, err)
+	for _, ts := range f.Tensors() {
+		data := raw[ts.Offset:][:ts.Bytes]
+		b.Tensor(ts.Name, dtype.F32, ts.Dims, decode(t, ts.Type, data))
+	}
+	path := filepath.Join(t.TempDir(), filepath.Base(model))
+	require.NoError(t, b.Write(path))
+	return path
+}
+
+func metadata(t *testing.T, v gguf.Value) (out any) {
+	t.Helper()
+	elem, array := v.Type()
+	var err error
+	switch {
+	case elem == gguf.String && array:
+		out, err = v.Strings()
+	case elem == gguf.String:
+		out, err = v.String()
+	case elem == gguf.Bool && array:
+		out, err = v.Bools()
+	case elem == gguf.Bool:
+		out, err = v.Bool()
+	case elem == gguf.Float32 && array:
+		out, err = v.Floats()
+	case elem == gguf.Float32:
+		out, err = v.Float()
+	case array:
+		out, err = v.Ints()
+	default:
+		out, err = v.Int()
+	}
+	require.NoError(t, err)
+	return out
+}
+
+// decode follows specs/quants.md (Q8_0) and specs/gpt-oss.md 2.1 (MXFP4) on its own, for the types of the golden.
+func decode(t *testing.T, typ dtype.Type, data []byte) []byte {
+	t.Helper()
+	out := []byte{}
+	put := func(x float64) {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(x)))
+	}
+	switch typ {
+	case dtype.F32:
+		return data
+	case dtype.Q8_0:
+		for ; len(data) > 0; data = data[34:] {
+			half := binary.LittleEndian.Uint16(data)
+			exponent, mantissa := int(half>>10&31), float64(half&1023)
+			require.True(t, half>>15 == 0 && exponent > 0 && exponent < 31, "scale %#04x is not an ordinary number", half)
+			for _, q := range data[2:34] {
+				put(float64(int8(q)) * math.Ldexp(1024+mantissa, exponent-25))
+			}
+		}
+	case dtype.MXFP4:
+		codes := [16]float64{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+		for ; len(data) > 0; data = data[17:] {
+			for shift := 0; shift < 8; shift += 4 {
+				for _, q := range data[1:17] {
+					put(math.Ldexp(codes[q>>shift&15], int(data[0])-128))
+				}
+			}
+		}
+	default:
+		require.Fail(t, "no decoder for "+typ.String())
+	}
+	return out
+}

@@ -1,0 +1,113 @@
+package program
+
+import (
+	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/plan"
+)
+
+// The experts of the next layer can be guessed before this one has computed its own: the residual stream changes little
+// from layer to layer, so the next router, applied to what this router saw, mostly makes the choice that it will make.
+// The guess is the next layer's own ops on an earlier value; nothing in the plan speaks of it.
+
+// routedLayer is a layer whose router can be applied to the stream of another.
+type routedLayer struct {
+	route *plan.Op
+	bank  int
+	root  string     // the value that the router's ops start from
+	ops   []*plan.Op // from root to the logits
+}
+
+// pointwise are the ops that may lie between the residual stream and the router's logits: each reads one value and no
+// state.
+var pointwise = map[string]bool{"rms_norm": true, "mul_weight": true, "add_weight": true, "scale": true, "linear": true}
+
+// routedLayers finds the layers of p that pick experts, in order; ops is empty where a router cannot be moved.
+func (c *compiler) routedLayers() (layers []routedLayer) {
+	makers := map[string]*plan.Op{}
+	for _, b := range c.m.Plan.Blocks {
+		for i, op := range b.Ops {
+			for _, name := range op.Out {
+				makers[name] = op
+			}
+			if op.Kind != "route" || len(op.In) != 1 {
+				continue
+			}
+			l := routedLayer{route: op, bank: -1}
+			for _, e := range b.Ops[i+1:] {
+				if e.Kind == "experts" && e.In[1] == op.Out[0] {
+					l.bank = c.banks[e.Bank]
+				}
+			}
+			l.root = op.In[0]
+			for maker := makers[l.root]; maker != nil && pointwise[maker.Kind]; maker = makers[l.root] {
+				l.ops = append([]*plan.Op{maker}, l.ops...)
+				l.root = maker.In[0]
+			}
+			if l.bank >= 0 {
+				layers = append(layers, l)
+			}
+		}
+	}
+	return layers
+}
+
+// predict emits, behind the route op just compiled, the steps that guess the experts of the layer after it.
+func (c *compiler) predict(route *plan.Op) error {
+	if c.p.options.PredictTokens == 0 || c.head {
+		return nil
+	}
+	for i, l := range c.routed[:max(len(c.routed)-1, 0)] {
+		next := c.routed[i+1]
+		if l.route != route || len(l.ops) == 0 || len(next.ops) == 0 || c.m.Values[l.root].Width != c.m.Values[next.root].Width {
+			continue
+		}
+		from := len(c.p.steps)
+		value := l.root
+		for _, op := range append(next.ops, next.route) {
+			guess := &plan.Op{Kind: op.Kind, In: []string{value}, Weights: op.Weights, Attrs: op.Attrs}
+			for _, name := range op.Out {
+				guess.Out = append(guess.Out, "guess of "+name)
+				c.m.Values["guess of "+name] = c.m.Values[name]
+			}
+			c.op, c.rest = guess, nil
+			if err := c.compileOp(); err != nil {
+				return err
+			}
+			value = guess.Out[0]
+		}
+		c.emit(foretold{bank: next.bank, ids: c.use(c.values[value])})
+		for j := from; j < len(c.p.steps); j++ {
+			c.p.steps[j] = speculative{c.p.steps[j]}
+		}
+	}
+	return nil
+}
+
+// speculative is a step that is worth its while only in small batches whose host wants guesses.
+type speculative struct{ step }
+
+func (s speculative) run(m *Machine) error {
+	if m.predictor == nil {
+		return nil
+	}
+	return s.step.run(m)
+}
+
+// foretold hands a guess to the engine.
+type foretold struct {
+	bank int
+	ids  ref
+}
+
+func (s foretold) run(m *Machine) error {
+	return m.predictor.Predict(s.bank, s.ids.i32[:m.tokens*s.ids.width()])
+}
+
+// predictorFor returns who wants guesses about a batch of that many tokens, or nil.
+func (p *Program) predictorFor(host compute.Host, tokens int) compute.Predictor {
+	if tokens > int(p.options.PredictTokens) {
+		return nil
+	}
+	predictor, _ := host.(compute.Predictor)
+	return predictor
+}
