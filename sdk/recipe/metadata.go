@@ -169,6 +169,23 @@ func (b *Builder) PerLayerOr(key string, missing, layers, min, max int) []int {
 	return out
 }
 
+// PerLayerBool returns one truth value for each layer. The key holds one for all, or an array with one for each; they
+// are stored as such or as integers, of which 0 alone is false.
+func (b *Builder) PerLayerBool(key string, layers int) []bool {
+	v := b.require(key)
+	if v.elem == typeFloat32 || v.elem == typeFloat64 || v.elem == typeString {
+		v.refuse("truth values", v.typeName())
+	}
+	if v.array && int(v.count) != layers {
+		v.refuse("one truth value, or one for each of "+strconv.Itoa(layers)+" layers", v.typeName())
+	}
+	out := make([]bool, layers)
+	for i := range out {
+		out[i] = b.host.metaInt(v.handle, min32(int32(i), v.count-1)) != 0
+	}
+	return out
+}
+
 func min32(a, b int32) int32 {
 	if a < b {
 		return a

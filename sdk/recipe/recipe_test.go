@@ -298,7 +298,7 @@ func TestGetters(t *testing.T) {
 	m.keys = map[string]any{
 		"general.architecture": "test", "test.n": 32, "test.negative": -32, "test.huge": uint64(math.MaxUint64), "test.one": []int{2},
 		"test.each": []int{1, 2, 3}, "test.x": float32(0.5), "test.nan": math.NaN(), "test.yes": true, "test.flag": 1,
-		"test.two": 2, "test.s": "abc", "tokenizer.ggml.tokens": []string{"a", "b"},
+		"test.two": 2, "test.bits": []int{1, 0}, "test.s": "abc", "tokenizer.ggml.tokens": []string{"a", "b"},
 	}
 	good := func(t *testing.T, want any, get func(*Builder) any) {
 		t.Helper()
@@ -316,6 +316,9 @@ func TestGetters(t *testing.T) {
 	good(t, []int{32, 32}, func(b *Builder) any { return b.PerLayer("n", 2, 1, 100) })
 	good(t, []int{2, 2}, func(b *Builder) any { return b.PerLayer("one", 2, 1, 100) })
 	good(t, []int{9, 9}, func(b *Builder) any { return b.PerLayerOr("absent", 9, 2, 1, 100) })
+	good(t, []bool{true, true, true}, func(b *Builder) any { return b.PerLayerBool("each", 3) })
+	good(t, []bool{true, true}, func(b *Builder) any { return b.PerLayerBool("yes", 2) })
+	good(t, []bool{true, false}, func(b *Builder) any { return b.PerLayerBool("bits", 2) })
 	good(t, 0.5, func(b *Builder) any { return b.Float("x", 0, 1) })
 	good(t, 32.0, func(b *Builder) any { return b.Float("n", 0, 100) })
 	good(t, 1.5, func(b *Builder) any { return b.FloatOr("absent", 1.5, 0, 1) })
@@ -344,6 +347,10 @@ func TestGetters(t *testing.T) {
 	bad(t, `key "test.each": expected one integer, or one for each of 4 layers, found array of 3 int64`,
 		func(b *Builder) { b.PerLayer("each", 4, 1, 31) })
 	bad(t, `key "test.each": expected 1 to 2, found 3`, func(b *Builder) { b.PerLayer("each", 3, 1, 2) })
+	bad(t, `key "test.each": expected one truth value, or one for each of 4 layers, found array of 3 int64`,
+		func(b *Builder) { b.PerLayerBool("each", 4) })
+	bad(t, `key "test.x": expected truth values, found float32`, func(b *Builder) { b.PerLayerBool("x", 4) })
+	bad(t, `key "test.absent" is missing`, func(b *Builder) { b.PerLayerBool("absent", 4) })
 	bad(t, `key "test.nan": expected 0 to 1, found NaN`, func(b *Builder) { b.Float("nan", 0, 1) })
 	bad(t, `key "test.s": expected a number, found string`, func(b *Builder) { b.Float("s", 0, 1) })
 	bad(t, `key "test.n": expected a string, found int64`, func(b *Builder) { b.Text("n") })
