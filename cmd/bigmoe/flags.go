@@ -52,7 +52,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	f.modelFlags.add(fs)
 	f.io = choice{"auto", []string{"auto", "direct", "buffered"}}
 	f.policy = choice{"frequency", []string{"frequency", "lru"}}
-	f.prefetch = choice{"router", []string{"router", "off"}}
+	f.prefetch = choice{"auto", []string{"auto", "router", "off"}}
 	f.kv = choice{kv, []string{"f16", "f32"}}
 	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: built-in cpu, or `PATH` of a program")
 	fs.Var(&f.memory, "mem", "memory for both processes, such as 6G; default: what the machine leaves")
@@ -63,7 +63,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	fs.IntVar(&f.ioThreads, "io-threads", 0, "reads in flight; default: 8")
 	fs.Var(&f.io, "io", "how experts are read: auto (direct where that works), direct or buffered")
 	fs.Var(&f.policy, "policy", "which experts stay in the cache: frequency (decayed) or lru")
-	fs.Var(&f.prefetch, "prefetch", "which experts are read before a layer picks them: router (what the next layer's router makes of this one's input) or off")
+	fs.Var(&f.prefetch, "prefetch", "which experts are read before a layer picks them: router (what the next layer's router makes of this one's input), off, or auto (router, but off with --policy lru, so that it can be compared with a replay)")
 	fs.Var(&f.kv, "kv", "precision of the key-value cache: f16 or f32")
 	fs.IntVar(&f.expertsUsed, "experts-used", 0, "experts per token and layer instead of the model's own `NUMBER`; lossy: changes the text")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what engine and backend do to standard error")

@@ -68,6 +68,13 @@ func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
 	if policy == "frequency" {
 		policy = "decayed"
 	}
+	prefetch := engine.Prefetch(f.prefetch.value)
+	if prefetch == "auto" {
+		prefetch = engine.PrefetchRouter
+		if policy == "lru" { // the baseline: its hits are those of a replayed recording, to the byte
+			prefetch = engine.PrefetchOff
+		}
+	}
 	kv := compute.KVType_F16
 	if f.kv.value == "f32" {
 		kv = compute.KVType_F32
@@ -75,7 +82,7 @@ func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
 	return engine.Config{
 		Model: path, Recipe: recipe, Recipes: r, Backend: b.Backend,
 		MemoryBytes: int64(f.memory), CacheBytes: int64(f.cache), Context: f.context, Batch: f.batch,
-		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv, Prefetch: engine.Prefetch(f.prefetch.value),
+		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv, Prefetch: prefetch,
 		ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
 	}, nil
 }
