@@ -658,7 +658,7 @@ func (c *opCase) kvType() compute.KVType {
 // TestOps holds every op on every kernel set to a plain float64 evaluation, and to itself for other threads and batches.
 func TestOps(t *testing.T) {
 	covered := map[string]bool{"embed": true}
-	for _, c := range opCases() {
+	for _, c := range append(opCases(), hybridCases()...) {
 		for _, o := range c.ops {
 			covered[o.Kind] = true
 		}

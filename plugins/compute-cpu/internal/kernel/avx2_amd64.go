@@ -35,6 +35,8 @@ package kernel
 #cgo nocallback kernel_avx2_acc_rows_f32
 #cgo noescape kernel_avx2_acc_rows_f16
 #cgo nocallback kernel_avx2_acc_rows_f16
+#cgo noescape kernel_avx2_delta
+#cgo nocallback kernel_avx2_delta
 #cgo noescape kernel_avx2_to_f16
 #cgo nocallback kernel_avx2_to_f16
 */
@@ -113,6 +115,11 @@ var avx2 = Set{
 		p = p[:rows]
 		checkRows(len(v), len(out), stride, rows)
 		C.kernel_avx2_acc_rows_f16(floats(out), floats(p), halves(v), C.int64_t(stride), C.int64_t(rows), C.int64_t(len(out)))
+	},
+	Delta: func(s, out, v, q, k []float32, beta, decay float32) {
+		s, out, q = s[:len(v)*len(k)], out[:len(v)], q[:len(k)]
+		C.kernel_avx2_delta(floats(s), floats(out), floats(v), C.int64_t(len(v)), floats(q), floats(k), C.int64_t(len(k)),
+			C.float(beta), C.float(decay))
 	},
 	ToF16: func(dst []uint16, x []float32) {
 		dst = dst[:len(x)]

@@ -59,6 +59,16 @@ type Set struct {
 	AccRowsF32 func(out, p, v []float32, stride, rows int)
 	AccRowsF16 func(out, p []float32, v []uint16, stride, rows int)
 
+	// Delta advances rows of the memory of a delta net by one token (specs/qwen35moe.md D9 to D13, in the form that reads
+	// each row once). s holds len(v) rows of len(k) elements: row j is column j of the matrix S. For every row,
+	//
+	//	e      = beta * (v[j] - decay * (s_j . k))
+	//	out[j] = decay * (s_j . q) + (k . q) * e
+	//	s_j    = decay * s_j + e * k
+	//
+	// A row depends on no other, so no split into calls changes a result.
+	Delta func(s, out, v, q, k []float32, beta, decay float32)
+
 	// ToF16 rounds x to IEEE binary16, ties to even.
 	ToF16 func(dst []uint16, x []float32)
 }

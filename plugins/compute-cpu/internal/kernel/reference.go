@@ -23,6 +23,7 @@ var reference = Set{
 	DotRowsF16: dotRowsF16,
 	AccRowsF32: accRowsF32,
 	AccRowsF16: accRowsF16,
+	Delta:      delta,
 	ToF16:      toF16,
 }
 
@@ -154,6 +155,18 @@ func accRowsF16(out, p []float32, v []uint16, stride, rows int) {
 		row := v[u*stride:][:len(out)]
 		for j := range out {
 			out[j] += p[u] * halfToFloat(row[j])
+		}
+	}
+}
+
+func delta(s, out, v, q, k []float32, beta, decay float32) {
+	n, kq := len(k), dot(k, q)
+	for j, want := range v {
+		row := s[j*n:][:n]
+		e := beta * (want - decay*dot(row, k))
+		out[j] = decay*dot(row, q) + kq*e
+		for i, x := range k {
+			row[i] = decay*row[i] + e*x
 		}
 	}
 }

@@ -32,6 +32,10 @@ func init() {
 		"slice":      slice,
 		"concat":     concat,
 		"repeat":     repeat,
+
+		"short_conv":      shortConv,
+		"l2_norm":         l2Norm,
+		"gated_delta_net": gatedDeltaNet,
 	}
 }
 

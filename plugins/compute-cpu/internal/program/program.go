@@ -19,6 +19,7 @@ type Program struct {
 	weights []*weight // by index into Plan.Weights
 	byRow   []int     // bytes of a row of every weight that is read by row, in plan order
 	caches  []*cache
+	fixed   []*fixed
 	angles  []*angles
 	sorted  sorted
 
@@ -101,6 +102,9 @@ func (p *Program) stateBytes() (n uint64) {
 	for _, c := range p.caches {
 		n += uint64(roundUp(int(c.layout.Bytes()), arena.Align))
 	}
+	for _, f := range p.fixed {
+		n += uint64(roundUp(f.bytes(), arena.Align))
+	}
 	return n
 }
 
@@ -153,6 +157,10 @@ func (p *Program) Load(set *kernel.Set, region *compute.Region) (*Machine, error
 	for _, c := range p.caches {
 		c.Cache = kv.New(set, c.layout, mem)
 		mem = mem[roundUp(int(c.layout.Bytes()), arena.Align):]
+	}
+	for _, f := range p.fixed {
+		f.f32 = arena.Cast[float32](mem, f.elements)
+		mem = mem[roundUp(f.bytes(), arena.Align):]
 	}
 	m.pool = pool.New(int(p.options.Threads), func(worker, chunk int) { m.phase.chunk(m, worker, chunk) })
 	return m, nil

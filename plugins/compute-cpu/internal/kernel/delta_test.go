@@ -1,0 +1,59 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestDelta holds every set to the equations D9 to D13 of specs/qwen35moe.md in float64, step by step as written there.
+func TestDelta(t *testing.T) {
+	for _, set := range Sets() {
+		for _, n := range []int{1, 5, 8, 20, 64, 128} {
+			t.Run(fmt.Sprintf("%s %d", set.Name, n), func(t *testing.T) {
+				rng := newRand(uint64(n))
+				s := randFloats(rng, n*n)
+				want := make([][]float64, n) // [key][value]
+				for i := range want {
+					want[i] = make([]float64, n)
+					for j := range want[i] {
+						want[i][j] = float64(s[j*n+i])
+					}
+				}
+				out := make([]float32, n)
+				for step := range 5 {
+					q, k, v := randFloats(rng, n), randFloats(rng, n), randFloats(rng, n)
+					for i := range k {
+						k[i] /= float32(n)
+					}
+					beta, decay := rng.Float32(), 1-rng.Float32()/4
+					half := n / 2 // two calls are one
+					set.Delta(s[:half*n], out[:half], v[:half], q, k, beta, decay)
+					set.Delta(s[half*n:], out[half:], v[half:], q, k, beta, decay)
+					var top float64
+					o := make([]float64, n)
+					for j := range n {
+						var mu float64
+						for i := range n {
+							want[i][j] *= float64(decay)
+							mu += want[i][j] * float64(k[i])
+						}
+						for i := range n {
+							want[i][j] += float64(k[i]) * float64(beta) * (float64(v[j]) - mu)
+							o[j] += want[i][j] * float64(q[i])
+						}
+						top = max(top, math.Abs(o[j]))
+					}
+					for j := range n {
+						require.InDelta(t, o[j], out[j], 3e-6*top, "token %d, output %d", step, j)
+						for i := range n {
+							require.InDelta(t, want[i][j], s[j*n+i], 2e-6, "token %d, state %d %d", step, i, j)
+						}
+					}
+				}
+			})
+		}
+	}
+}
