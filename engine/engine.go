@@ -41,7 +41,7 @@ type Engine struct {
 	device    backend.Device
 	sequence  compute.Sequence
 	router    *router
-	rowFiles  *shards
+	rowFiles  sources
 	owner     *Session // whose text the backend's states hold
 	trimmable bool
 	closed    bool
@@ -158,7 +158,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if err := loadDense(ctx, &e.cfg, e.Model, e.memory.Bytes(), offsets, e.loaded); err != nil {
 		return err
 	}
-	if e.rowFiles, err = openShards(e.cfg.FS, e.Model, expert.BufferedOnly); err != nil {
+	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
 		return err
 	}
 	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute}
@@ -353,9 +353,7 @@ func (e *Engine) Close() error {
 	if e.router != nil && e.router.store != nil {
 		errs = append(errs, e.router.store.Close())
 	}
-	if e.rowFiles != nil {
-		e.rowFiles.close()
-	}
+	e.rowFiles.close()
 	if e.memory != nil {
 		errs = append(errs, e.memory.Close())
 	}

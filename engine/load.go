@@ -17,7 +17,6 @@ import (
 const (
 	loadChunkBytes = 4 << 20 // one read of dense weights
 	loadReaders    = 3       // each holds a chunk; more do not make a drive faster at this size
-	loadRetries    = 4
 )
 
 // loadDense copies the resident weights into the region: offsets[i] is where weight i goes. Reads are direct where
@@ -45,7 +44,7 @@ func loadDense(ctx context.Context, cfg *Config, m *model.Model, region []byte, 
 			}
 		}
 	}
-	files, err := openShards(cfg.FS, m, cfg.IO)
+	files, err := openSources(cfg.FS, m, cfg.IO != expert.BufferedOnly)
 	if err != nil {
 		return err
 	}
@@ -58,17 +57,19 @@ func loadDense(ctx context.Context, cfg *Config, m *model.Model, region []byte, 
 	landed := make(chan struct{}, 1)
 	for range loadReaders {
 		wg.Go(func() {
-			buf := vfs.AlignedBuffer(loadChunkBytes + 2*vfs.Align)
+			buf := vfs.AlignedBuffer(int(vfs.RegionBytes(loadChunkBytes)))
 			for ctx.Err() == nil {
 				i := next.Add(1) - 1
 				if i >= int64(len(jobs)) {
 					return
 				}
 				j := &jobs[i]
-				if err := files.read(j.rng.Shard, j.rng.Offset+j.from, j.target, buf); err != nil {
-					cancel(fmt.Errorf("tensor %q: %w", j.rng.Tensor, err))
+				src, off := files[j.rng.Shard], j.rng.Offset+j.from
+				if _, err := src.Read(off, int64(len(j.target)), buf); err != nil {
+					cancel(readError(j.rng, src, off, err))
 					return
 				}
+				copy(j.target, buf[off%vfs.Align:])
 				done.Add(int64(len(j.target)))
 				select {
 				case landed <- struct{}{}:
@@ -93,86 +94,34 @@ func loadDense(ctx context.Context, cfg *Config, m *model.Model, region []byte, 
 	}
 }
 
-// shards are the files of a model, open for reading weights.
-type shards struct {
-	paths []string
-	files []vfs.File
-}
-
-func openShards(fs vfs.FS, m *model.Model, mode expert.IOMode) (*shards, error) {
-	s := &shards{}
+// openSources opens the shards of a model, in their order.
+func openSources(fs vfs.FS, m *model.Model, direct bool) (sources, error) {
+	var all sources
 	for _, path := range m.Files() {
-		buffered, err := fs.Open(path, vfs.Buffered)
+		src, _, err := vfs.OpenSource(fs, path, direct)
 		if err != nil {
-			s.close()
+			all.close()
 			return nil, err
 		}
-		f := buffered
-		if mode != expert.BufferedOnly {
-			if direct, err := fs.Open(path, vfs.Direct); err == nil {
-				if vfs.Probe(direct, buffered) == nil {
-					f = direct
-					buffered.Close()
-				} else {
-					direct.Close()
-				}
-			}
-		}
-		s.paths, s.files = append(s.paths, path), append(s.files, f)
+		all = append(all, src)
 	}
-	return s, nil
+	return all, nil
 }
 
-func (s *shards) close() {
-	for _, f := range s.files {
-		f.Close()
+type sources []*vfs.Source
+
+func (s sources) close() {
+	for _, src := range s {
+		src.Close()
 	}
 }
 
-// read fills dst from offset off of a shard. buf is room for the aligned window around it.
-func (s *shards) read(shard int, off int64, dst, buf []byte) error {
-	f := s.files[shard]
-	if f.Mode() == vfs.Buffered {
-		return s.fill(shard, off, dst, len(dst))
+// readError names a range that could not be read.
+func readError(rng model.Range, src *vfs.Source, off int64, err error) error {
+	if errors.Is(err, io.EOF) {
+		return fault.Corruptf("%s: tensor %q at offset %d: file has become shorter since it was opened", src.Name(), rng.Tensor, off)
 	}
-	from := off &^ (vfs.Align - 1)
-	skip := int(off - from)
-	window := (skip + len(dst) + vfs.Align - 1) &^ (vfs.Align - 1)
-	if err := s.fill(shard, from, buf[:window], skip+len(dst)); err != nil {
-		return err
-	}
-	copy(dst, buf[skip:])
-	return nil
-}
-
-// fill reads until the first want bytes of p are there. The rest of a direct window may lie past the end of the file.
-func (s *shards) fill(shard int, off int64, p []byte, want int) error {
-	f := s.files[shard]
-	step := 1
-	if f.Mode() == vfs.Direct {
-		step = vfs.Align // a short direct read goes on at the block it stopped in
-	}
-	got, failures := 0, 0
-	for got < want {
-		n, err := f.Pread(p[got:], off+int64(got))
-		if n > 0 {
-			got += n
-			if got < want {
-				got -= got % step
-			}
-		}
-		switch {
-		case got >= want:
-		case errors.Is(err, io.EOF) || (err == nil && n == 0):
-			return fault.Corruptf("%s: ends at %d, expected %d bytes at %d: the file has changed", s.paths[shard], off+int64(got), want, off)
-		case err != nil && vfs.Interrupted(err):
-		case err != nil:
-			if failures++; failures > loadRetries {
-				return fmt.Errorf("%s: read %d bytes at %d: %w", s.paths[shard], want, off, err)
-			}
-		}
-	}
-	return nil
+	return fmt.Errorf("%s: tensor %q at offset %d: %w", src.Name(), rng.Tensor, off, err)
 }
 
 // readRows reads the rows of every by-row weight for a batch of tokens, for [compute.Batch.Rows].
@@ -198,8 +147,9 @@ func (e *Engine) readRows(tokens []int32) ([][]byte, error) {
 				return nil, fault.Userf("token id %d: tensor %q has %d rows", id, rng.Tensor, w.Rows)
 			}
 			row := buf[int64(t)*w.RowBytes : int64(t+1)*w.RowBytes]
-			if err := e.rowFiles.fill(rng.Shard, rng.Offset+int64(id)*w.RowBytes, row, len(row)); err != nil {
-				return nil, fmt.Errorf("tensor %q: row %d: %w", rng.Tensor, id, err)
+			src, off := e.rowFiles[rng.Shard], rng.Offset+int64(id)*w.RowBytes
+			if err := src.ReadBuffered(row, off); err != nil {
+				return nil, readError(rng, src, off, err)
 			}
 		}
 		e.rows = append(e.rows, buf)

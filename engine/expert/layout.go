@@ -59,13 +59,10 @@ func (b *Bank) ExpertBytes() int64 {
 func (b *Bank) slotBytes() int64 {
 	var n int64
 	for i := range b.Parts {
-		n += regionBytes(b.Parts[i].Bytes)
+		n += vfs.RegionBytes(b.Parts[i].Bytes)
 	}
 	return n
 }
-
-// regionBytes is the arena space of one part: its whole blocks, and one more because it may begin anywhere in a block.
-func regionBytes(partBytes int64) int64 { return alignUp(partBytes) + vfs.Align }
 
 func alignUp(n int64) int64 { return (n + vfs.Align - 1) &^ (vfs.Align - 1) }
 

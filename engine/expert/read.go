@@ -96,14 +96,11 @@ func (s *Store) readNext(n int32) {
 	base, _ := s.slotRange(n)
 	s.mu.Unlock()
 
-	r := read{
-		src:    &s.files[bk.Parts[part].at(expert).File],
-		off:    bk.Parts[part].at(expert).Offset,
-		bytes:  bk.Parts[part].Bytes,
-		region: s.cfg.Arena[base+bk.partOff[part]:][:regionBytes(bk.Parts[part].Bytes)],
-	}
+	bytes := bk.Parts[part].Bytes
+	region := s.cfg.Arena[base+bk.partOff[part]:][:vfs.RegionBytes(bytes)]
+	at := bk.Parts[part].at(expert)
 	start := time.Now()
-	err := r.run()
+	tally, err := s.files[at.File].Read(at.Offset, bytes, region)
 	took := time.Since(start)
 	word := &s.cfg.Ready[n]
 	if err == nil {
@@ -111,7 +108,7 @@ func (s *Store) readNext(n int32) {
 		atomic.OrUint32(word, 1<<part)
 		s.wake(word)
 	} else {
-		err = readError(bk, part, expert, &r, err)
+		err = s.readError(bk, part, expert, tally.Got, err)
 	}
 
 	s.mu.Lock()
@@ -119,14 +116,14 @@ func (s *Store) readNext(n int32) {
 	sl.running--
 	s.stats.Reads++
 	s.stats.ReadTime += took
-	s.stats.SyscallBytes += r.gotBytes
-	s.stats.Retries += r.calls - 1
-	if r.fellBack {
+	s.stats.SyscallBytes += tally.Bytes
+	s.stats.Retries += tally.Calls - 1
+	if tally.FellBack {
 		s.stats.Fallbacks++
 	}
 	if err == nil {
 		sl.landed++
-		s.stats.ReadBytes[prio] += r.bytes
+		s.stats.ReadBytes[prio] += bytes
 	} else {
 		s.fail(n, err)
 	}
@@ -139,119 +136,14 @@ func (s *Store) readNext(n int32) {
 	}
 }
 
-func readError(bk *bank, part int, expert int32, r *read, err error) error {
+func (s *Store) readError(bk *bank, part int, expert int32, got int64, err error) error {
 	const text = "layer %d: expert %d, part %d (tensor %s): read %s at offset %d: got %d of %d bytes: %w"
-	name := bk.Parts[part].Name
+	p := &bk.Parts[part]
+	at := p.at(expert)
+	name := s.files[at.File].Name()
 	if errors.Is(err, io.EOF) {
-		return fault.Corruptf(text, bk.Layer, expert, part, name, r.src.name, r.off, r.payload(), r.bytes,
+		return fault.Corruptf(text, bk.Layer, expert, part, p.Name, name, at.Offset, got, p.Bytes,
 			fmt.Errorf("file has become shorter since it was opened: %w", io.ErrUnexpectedEOF))
 	}
-	return fmt.Errorf(text, bk.Layer, expert, part, name, r.src.name, r.off, r.payload(), r.bytes, err)
-}
-
-// Limits of patience. Each bounds a loop that a broken disk or file system could otherwise keep going for ever.
-const (
-	diskTries    = 3   // reads that fail with a disk error, before giving up
-	barrenTries  = 4   // reads in a row that bring nothing new: short ones that end where the last one did
-	signalTries  = 256 // reads in a row that a signal interrupts
-	firstBackoff = time.Millisecond
-)
-
-var errBarren = errors.New("reads bring nothing new")
-
-// read is the reading of one part into its place.
-type read struct {
-	src    *source
-	off    int64 // of the payload in the file
-	bytes  int64 // of payload
-	region []byte
-
-	direct   bool
-	got      int64 // bytes from the start of the window that are there
-	calls    int64
-	gotBytes int64 // sum of what the calls returned
-	fellBack bool
-}
-
-// window returns the file offset and the memory of what has to be read: the payload itself, or the whole blocks
-// around it. Either way the payload ends up at the same address.
-func (r *read) window() (off int64, mem []byte, need int64) {
-	remainder := r.off % vfs.Align
-	if !r.direct {
-		return r.off, r.region[remainder:][:r.bytes], r.bytes
-	}
-	need = remainder + r.bytes
-	return r.off - remainder, r.region[:alignUp(need)], need
-}
-
-// payload is the number of payload bytes that are there.
-func (r *read) payload() int64 {
-	if r.direct {
-		return max(0, r.got-r.off%vfs.Align)
-	}
-	return r.got
-}
-
-// run reads until the payload is complete. A window may end beyond the file: what counts is the payload.
-func (r *read) run() error {
-	file := r.src.direct
-	if r.direct = file != nil; !r.direct {
-		file = r.src.buffered
-	}
-	backoff := firstBackoff
-	var disk, barren, signals int
-	for {
-		off, mem, need := r.window()
-		if r.got >= need {
-			return nil
-		}
-		from := r.got
-		if r.direct {
-			from &^= vfs.Align - 1 // a direct read cannot start within a block
-		}
-		n, err := file.Pread(mem[from:], off+from)
-		r.calls++
-		r.gotBytes += int64(n)
-		if from+int64(n) > r.got {
-			r.got = from + int64(n)
-			barren, signals = 0, 0
-			if err == nil || r.got >= need {
-				continue
-			}
-		}
-		switch {
-		case err == nil:
-			// A direct read that ends within a block starts at that block again. If it keeps ending there (the file has
-			// become shorter, or its system is odd), a buffered read can tell.
-			if barren++; barren < barrenTries {
-				continue
-			}
-			if !r.direct {
-				return errBarren
-			}
-			barren = 0
-			file = r.fallBack()
-		case vfs.Interrupted(err):
-			if signals++; signals == signalTries {
-				return err
-			}
-		case vfs.DiskError(err):
-			if disk++; disk == diskTries {
-				return err
-			}
-			time.Sleep(backoff)
-			backoff *= 10
-		case r.direct && vfs.Refused(err):
-			file = r.fallBack()
-		default:
-			return err
-		}
-	}
-}
-
-// fallBack goes on with buffered reads, keeping what is there.
-func (r *read) fallBack() vfs.File {
-	r.got = r.payload()
-	r.direct, r.fellBack = false, true
-	return r.src.buffered
+	return fmt.Errorf(text, bk.Layer, expert, part, p.Name, name, at.Offset, got, p.Bytes, err)
 }

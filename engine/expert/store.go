@@ -99,7 +99,7 @@ type Store struct {
 	layout      Layout
 	banks       []bank
 	byLayer     []int32 // layer → index in banks, -1: none
-	files       []source
+	files       []*vfs.Source
 	mode        string
 	modeReason  string
 	readersDone sync.WaitGroup
@@ -238,7 +238,7 @@ func (s *Store) addBanks() error {
 		var off int64
 		for p := range b.Parts {
 			d.partOff[p] = off
-			off += regionBytes(b.Parts[p].Bytes)
+			off += vfs.RegionBytes(b.Parts[p].Bytes)
 		}
 		s.banks = append(s.banks, d)
 		keys += int32(b.Experts)

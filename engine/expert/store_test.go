@@ -501,7 +501,7 @@ func TestReadErrors(t *testing.T) {
 		{name: "eio twice", hook: errfs.Times(2, errfs.Fail(syscall.EIO))},
 		{name: "eio always", hook: errfs.Fail(syscall.EIO), reads: 3, is: syscall.EIO,
 			say: []string{"layer 3", "expert 5", "part 0", "tensor blk.3.ffn_up.weight", "model-1.gguf", "at offset 200035", "got 0 of 5000 bytes", "input/output error"}},
-		{name: "interrupted for ever", hook: errfs.Fail(syscall.EINTR), reads: signalTries, is: syscall.EINTR},
+		{name: "interrupted for ever", hook: errfs.Fail(syscall.EINTR), reads: vfs.SignalTries, is: syscall.EINTR},
 		{name: "interrupted often", hook: errfs.Times(200, errfs.Fail(syscall.EINTR))},
 		{name: "truncated, buffered", mode: BufferedOnly, hook: errfs.Truncate(201_000), is: io.ErrUnexpectedEOF, kind: fault.Corrupt,
 			say: []string{"layer 3", "expert 5", "model-1.gguf", "got 965 of 5000 bytes", "shorter"}},
