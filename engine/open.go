@@ -51,6 +51,9 @@ func inspect(ctx context.Context, cfg *Config) (_ *Opened, err error) {
 	if o.Tokenizer, err = token.New(f); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Path(), err)
 	}
+	// The recipe ran in memory of its own and the file's vocabulary was read at its full length; the budget counts on
+	// having that back before anything large comes.
+	debug.FreeOSMemory()
 	for _, w := range o.Tokenizer.Warnings() {
 		cfg.Log.Warn().Msg(w)
 	}
@@ -96,8 +99,6 @@ func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *mode
 	}
 	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache})
 	p, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
-	// The recipe ran in memory of its own; the budget counts on having that back before anything large comes.
-	debug.FreeOSMemory()
 	switch {
 	case err != nil && recipe.Name != arch: // somebody chose this recipe: that it does not fit is not the file's fault
 		return nil, nil, fault.Userf("%s: architecture is %q, which recipe %q does not fit: %w", f.Path(), arch, recipe.Name, err)

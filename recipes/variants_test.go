@@ -36,13 +36,13 @@ func (e *edited) Meta(key string) (recipehost.Meta, bool) {
 	}
 	switch v := v.(type) {
 	case int:
-		return recipehost.Meta{Type: gguf.Int64, Len: 1, Ints: func() []int64 { return []int64{int64(v)} }}, true
+		return recipehost.Meta{Type: gguf.Int64, Len: 1, Ints: func() ([]int64, error) { return []int64{int64(v)}, nil }}, true
 	case []int64:
-		return recipehost.Meta{Type: gguf.Int64, Array: true, Len: len(v), Ints: func() []int64 { return v }}, true
+		return recipehost.Meta{Type: gguf.Int64, Array: true, Len: len(v), Ints: func() ([]int64, error) { return v, nil }}, true
 	case float64:
-		return recipehost.Meta{Type: gguf.Float64, Len: 1, Floats: func() []float64 { return []float64{v} }}, true
+		return recipehost.Meta{Type: gguf.Float64, Len: 1, Floats: func() ([]float64, error) { return []float64{v}, nil }}, true
 	case string:
-		return recipehost.Meta{Type: gguf.String, Len: 1, Texts: func() []string { return []string{v} }}, true
+		return recipehost.Meta{Type: gguf.String, Len: 1, Texts: func() ([]string, error) { return []string{v}, nil }}, true
 	}
 	return recipehost.Meta{}, false
 }

@@ -12,11 +12,12 @@
 //
 // A file is hostile until proved otherwise. Open makes every check of specs/gguf.md 4.1 that needs no knowledge of
 // the architecture: what it returns has unique names, known types, dimensions whose product fits, and tensors that
-// lie inside their files without overlapping. Opening decodes at most 48 MiB, whatever the counts in the file claim;
+// lie inside their files without overlapping. Metadata decodes to at most 48 MiB, whatever the counts in the file claim;
 // the tensors themselves are not touched. [File.Check] reads all of them and looks for NaN and infinity.
 //
 // Headers are parsed from a read-only mapping that is gone when Open returns, so that no page of a model is charged
-// to this process; metadata is copied out once. The shards stay open for reading.
+// to this process. Metadata is copied out, except for arrays above 4 KiB: those of the tokenizer, up to 24 MiB of which a
+// [File] holds nothing. Each call of a getter reads such an array again. The shards stay open for reading.
 //
 // A [File] is immutable after Open: every method but Close may be called from several goroutines at once.
 package gguf

@@ -101,7 +101,8 @@ func (f *File) Keys() []string {
 // Warnings returns what is odd about the file and yet no reason to refuse it, one sentence each.
 func (f *File) Warnings() []string { return f.warnings }
 
-// Close closes all shards. Reads fail afterwards; metadata and the tensor table stay valid.
+// Close closes all shards. Reads fail afterwards, those of long arrays of metadata too; the rest of the metadata and the
+// tensor table stay valid.
 func (f *File) Close() error {
 	var errs []error
 	for _, s := range f.shards {
@@ -197,7 +198,7 @@ func readHeader(file *os.File, mem *budget) (h *header, err error) {
 	}
 	switch size := info.Size(); {
 	case size == 0: // cannot be mapped
-		return parse(nil, mem)
+		return parse(nil, file, mem)
 	case size > math.MaxInt:
 		return nil, fault.Unsupportedf("file of %d bytes is too large for the address space", size)
 	}
@@ -207,7 +208,7 @@ func readHeader(file *os.File, mem *budget) (h *header, err error) {
 	}
 	defer func() { err = errors.Join(err, data.Unmap()) }()
 	err = guardFaults(func() error {
-		h, err = parse(data, mem)
+		h, err = parse(data, file, mem)
 		return err
 	})
 	return h, err

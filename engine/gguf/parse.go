@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math/bits"
 	"slices"
 	"strings"
@@ -24,8 +25,11 @@ const (
 	defaultAlignment = 32
 	maxAlignment     = 1 << 20
 
-	// decodedBytes bounds what opening a model allocates, all shards together. The largest vocabularies in use, with
-	// their merges, decode to about 24 MiB.
+	lengthBytes = 8 // of a string, before its bytes
+	// keptBytes is the longest array that is copied out of the file. Longer ones are those of the tokenizer, of which
+	// the largest in use decode to 24 MiB; they are needed once, and read again then.
+	keptBytes = 4 << 10
+	// decodedBytes bounds what a model's metadata and tensor infos decode to, all shards together and with those arrays.
 	decodedBytes = 48 << 20
 	// entryBytes is what one key or tensor costs besides its text: the struct, the dimensions, the map entry.
 	entryBytes = 240
@@ -62,15 +66,15 @@ func (h *header) get(key string) (Value, bool) {
 }
 
 // parse reads the header, the metadata and the tensor infos from data, the bytes of a whole file: checks 1 to 16 of
-// specs/gguf.md 4.1. It reads no byte after the last tensor info and keeps no reference to data. Errors do not name
-// the file.
-func parse(data []byte, mem *budget) (*header, error) {
+// specs/gguf.md 4.1. It reads no byte after the last tensor info and keeps no reference to data: src, which has the same
+// bytes, is where long arrays are read when they are asked for. Errors do not name the file.
+func parse(data []byte, src io.ReaderAt, mem *budget) (*header, error) {
 	tensorCount, pairCount, err := parseFixed(data)
 	if err != nil {
 		return nil, err
 	}
 	h := &header{version: binary.LittleEndian.Uint32(data[4:]), sizeBytes: uint64(len(data))}
-	c := &cursor{data: data, pos: headerBytes, mem: mem}
+	c := &cursor{data: data, src: src, pos: headerBytes, mem: mem}
 	if err := c.affordable("metadata key", pairCount, minPairBytes); err != nil {
 		return nil, err
 	}
@@ -154,6 +158,7 @@ func isText(b []byte) bool {
 // cursor walks over the unaligned part of a file.
 type cursor struct {
 	data []byte
+	src  io.ReaderAt
 	pos  int
 	mem  *budget
 }
@@ -266,19 +271,31 @@ func (c *cursor) value(v *Value) error {
 			return err
 		}
 	}
-	switch {
-	case v.elem == String && v.array:
-		v.texts, err = c.texts(v.count)
-		return err
-	case v.elem == String:
+	if v.elem == String && !v.array {
 		v.raw, err = c.text(decodedBytes)
 		return err
 	}
-	b, err := c.take(uint64(v.count) * uint64(v.elem.bytes()))
+	start := c.pos
+	if v.elem == String {
+		err = c.skipTexts(v.count)
+	} else {
+		err = c.skipNumbers(v)
+	}
 	if err != nil {
 		return err
 	}
-	if err := c.mem.charge(uint64(len(b))); err != nil {
+	if b := c.data[start:c.pos]; len(b) <= keptBytes {
+		v.raw = string(b)
+	} else {
+		v.left = &span{src: c.src, offset: int64(start), bytes: int64(len(b))}
+	}
+	return nil
+}
+
+// skipNumbers walks over the packed numbers of a value.
+func (c *cursor) skipNumbers(v *Value) error {
+	b, err := c.take(uint64(v.count) * uint64(v.elem.bytes()))
+	if err != nil {
 		return err
 	}
 	if v.elem == Bool {
@@ -288,8 +305,7 @@ func (c *cursor) value(v *Value) error {
 			}
 		}
 	}
-	v.raw = string(b)
-	return nil
+	return c.mem.charge(uint64(len(b)))
 }
 
 // arrayLen reads the element count of an array and compares it with the bytes that are left.
@@ -300,7 +316,7 @@ func (c *cursor) arrayLen(elem ValueType) (int, error) {
 	}
 	least := uint64(elem.bytes())
 	if elem == String {
-		least = 8 // its length
+		least = lengthBytes
 	}
 	if n > c.remain()/least {
 		return 0, fault.Corruptf("array of %d elements of type %v is too long: %d bytes remain, file is truncated or corrupt", n, elem, c.remain())
@@ -308,38 +324,25 @@ func (c *cursor) arrayLen(elem ValueType) (int, error) {
 	return int(n), nil
 }
 
-// texts copies count strings out of the file. They share one allocation: a vocabulary has 10^5 of them.
-func (c *cursor) texts(count int) ([]string, error) {
+// skipTexts walks over count strings.
+func (c *cursor) skipTexts(count int) error {
 	const headBytes = 16 // of a Go string
 	if err := c.mem.charge(uint64(count) * headBytes); err != nil {
-		return nil, err
+		return err
 	}
-	start, total := c.pos, uint64(0)
 	for i := range count {
 		n, err := c.u64()
 		if err == nil {
 			_, err = c.take(n)
 		}
 		if err == nil {
-			total += n
 			err = c.mem.charge(n)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("string %d of %d: %w", i+1, count, err)
+			return fmt.Errorf("string %d of %d: %w", i+1, count, err)
 		}
 	}
-	var all strings.Builder
-	all.Grow(int(total))
-	texts := make([]string, count)
-	c.pos = start
-	for i := range texts {
-		n, _ := c.u64()
-		b, _ := c.take(n)
-		from := all.Len()
-		all.Write(b)
-		texts[i] = all.String()[from:] // the buffer never grows, so all texts point into it
-	}
-	return texts, nil
+	return nil
 }
 
 // tensor reads one tensor info (checks 11 to 16). dims has room for its dimensions.

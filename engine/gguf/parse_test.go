@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,7 +21,7 @@ func FuzzParse(f *testing.F) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		mem := budget(decodedBytes)
-		h, err := parse(data, &mem)
+		h, err := parse(data, bytes.NewReader(data), &mem)
 		var alignment, start, end uint64
 		if err == nil {
 			alignment, err = h.alignment(defaultAlignment)

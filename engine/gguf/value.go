@@ -1,10 +1,13 @@
 package gguf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
@@ -66,8 +69,14 @@ type Value struct {
 	array     bool
 	elem      ValueType // of the value, or of the elements of an array
 	count     int       // elements; 1 for a scalar
-	raw       string    // the bytes of a string, or of count packed numbers
-	texts     []string  // the elements of an array of strings
+	raw       string    // the bytes as in the file, but for the length of a single string
+	left      *span     // or nil: where in the file they were left
+}
+
+// span is a range of bytes in a file.
+type span struct {
+	src           io.ReaderAt
+	offset, bytes int64
 }
 
 // Key returns the key the value was asked for with.
@@ -125,7 +134,7 @@ func (v Value) Bool() (bool, error) { return one(v, "bool", Value.Bools) }
 // fmt.Stringer; see [Value.Preview].
 func (v Value) String() (string, error) { return one(v, "string", Value.Strings) }
 
-// Strings returns strings, shared with the file: do not modify the slice. Elements need not be UTF-8.
+// Strings returns strings in a new slice. Elements need not be UTF-8. They share one buffer, which any of them keeps.
 func (v Value) Strings() ([]string, error) {
 	if err := v.expect("strings", v.elem == String); err != nil {
 		return nil, err
@@ -133,7 +142,20 @@ func (v Value) Strings() ([]string, error) {
 	if !v.array {
 		return []string{v.raw}, nil
 	}
-	return v.texts, nil
+	texts := make([]string, v.count)
+	rest := v.raw
+	for i := range texts {
+		n, ok := uint64(0), len(rest) >= lengthBytes
+		if ok {
+			n, rest = binary.LittleEndian.Uint64([]byte(rest[:lengthBytes])), rest[lengthBytes:]
+			ok = n <= uint64(len(rest))
+		}
+		if !ok {
+			return nil, v.corruptf("key %s: file has changed since it was opened", quote(v.key))
+		}
+		texts[i], rest = rest[:n], rest[n:]
+	}
+	return texts, nil
 }
 
 // Uints returns whole numbers that are not negative, in a new slice.
@@ -213,7 +235,8 @@ func one[T any](v Value, want string, get func(Value) ([]T, error)) (T, error) {
 	return all[0], nil
 }
 
-func (v Value) expect(want string, ok bool) error {
+// expect reports a value that is missing or not ok, and otherwise makes sure that its bytes are in raw.
+func (v *Value) expect(want string, ok bool) error {
 	switch {
 	case !v.present:
 		return v.corruptf("%w: %s (expected %s)", ErrMissing, quote(v.key), want)
@@ -221,7 +244,19 @@ func (v Value) expect(want string, ok bool) error {
 		return v.corruptf("key %s has the wrong type: expected %s, found %s (%d elements)", quote(v.key), want, v.TypeName(), v.count)
 	case !ok:
 		return v.corruptf("key %s has the wrong type: expected %s, found %s", quote(v.key), want, v.TypeName())
+	case v.left == nil:
+		return nil
 	}
+	var b strings.Builder
+	b.Grow(int(v.left.bytes))
+	n, err := io.Copy(&b, io.NewSectionReader(v.left.src, v.left.offset, v.left.bytes))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: key %s: read %d bytes at offset %d: %w", v.path, quote(v.key), v.left.bytes, v.left.offset, err)
+	case n < v.left.bytes:
+		return v.corruptf("key %s: file has become shorter since it was opened", quote(v.key))
+	}
+	v.raw, v.left = b.String(), nil
 	return nil
 }
 

@@ -17,7 +17,7 @@ const (
 	wasiName     = "wasi_snapshot_preview1"
 	arrayFlag    = 0x100   // in the answer of meta_type
 	maxNameBytes = 1 << 16 // of a key, tensor name or message
-	maxElements  = 1 << 22 // of number arrays, all that are looked into together
+	maxElements  = 1 << 22 // of arrays, all that are looked into together
 	maxOutput    = 4 << 10 // bytes of what the module prints that are kept for the error
 )
 
@@ -103,7 +103,7 @@ func (s *session) tensor(i int32) *gguf.Tensor {
 }
 
 // element returns one element of a metadata value; elems holds the elements once get was called.
-func element[T any](s *session, v *meta, elems *[]T, get func() []T, ok bool, index int32) T {
+func element[T any](s *session, v *meta, elems *[]T, get func() ([]T, error), ok bool, index int32) T {
 	switch {
 	case !ok || get == nil:
 		s.end(fault.Corruptf("read metadata of type %v as another", v.Type))
@@ -113,7 +113,11 @@ func element[T any](s *session, v *meta, elems *[]T, get func() []T, ok bool, in
 		if s.elements += v.Len; s.elements > maxElements {
 			s.end(fault.Corruptf("looked into metadata arrays of more than %d elements", maxElements))
 		}
-		*elems = get()
+		all, err := get()
+		if err != nil {
+			s.end(err)
+		}
+		*elems = all
 	}
 	return (*elems)[index]
 }
@@ -179,9 +183,6 @@ var functions = []hostFunction{
 	}},
 	{"meta_text", forI, oneI, func(s *session, m api.Module, st []uint64) {
 		v := s.meta(i32(st[0]))
-		if v.texts == nil {
-			s.elements -= v.Len // shared with the file, at no cost
-		}
 		text := element(s, v, &v.texts, v.Texts, v.Type == gguf.String, i32(st[1]))
 		st[0] = s.give(m, text, u32(st[2]), u32(st[3]))
 	}},

@@ -70,6 +70,13 @@ func TestMemoryLimit(t *testing.T) {
 	require.ErrorContains(t, err, "at most 1048576 are given")
 }
 
+func requireElements[T any](t *testing.T, want []T, get func() ([]T, error)) {
+	t.Helper()
+	got, err := get()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
 func TestSourceOfFile(t *testing.T) {
 	f, err := gguf.Open("../../testdata/golden/badgguf/files/ok-odd-types.gguf")
 	require.NoError(t, err)
@@ -81,26 +88,44 @@ func TestSourceOfFile(t *testing.T) {
 	v, ok := src.Meta("general.architecture")
 	require.True(t, ok)
 	require.Equal(t, Meta{Type: gguf.String, Len: 1}, Meta{Type: v.Type, Array: v.Array, Len: v.Len})
-	require.Equal(t, []string{"qwen3moe"}, v.Texts())
+	requireElements(t, []string{"qwen3moe"}, v.Texts)
 
 	v, _ = src.Meta("tokenizer.ggml.tokens")
 	require.True(t, v.Array)
-	require.Len(t, v.Texts(), v.Len)
+	texts, err := v.Texts()
+	require.NoError(t, err)
+	require.Len(t, texts, v.Len)
 
 	v, _ = src.Meta("qwen3moe.attention.head_count_kv")
 	require.True(t, v.Array)
-	require.Equal(t, []int64{1}, v.Ints())
+	requireElements(t, []int64{1}, v.Ints)
 
 	v, _ = src.Meta("qwen3moe.embedding_length")
-	require.Equal(t, []int64{32}, v.Ints())
+	requireElements(t, []int64{32}, v.Ints)
 	v, _ = src.Meta("qwen3moe.attention.layer_norm_rms_epsilon")
-	require.InDelta(t, 1e-6, v.Floats()[0], 1e-9)
+	requireElements(t, []float64{float64(float32(1e-6))}, v.Floats)
 
 	over := Override(src, map[string]uint64{"qwen3moe.expert_used_count": 1})
 	v, _ = over.Meta("qwen3moe.expert_used_count")
-	require.Equal(t, []int64{1}, v.Ints())
+	requireElements(t, []int64{1}, v.Ints)
 	v, _ = over.Meta("qwen3moe.embedding_length")
-	require.Equal(t, []int64{32}, v.Ints())
+	requireElements(t, []int64{32}, v.Ints)
+}
+
+// unreadable is a source whose numbers cannot be read.
+type unreadable struct{ Source }
+
+func (s unreadable) Meta(key string) (Meta, bool) {
+	v, ok := s.Source.Meta(key)
+	v.Ints = func() ([]int64, error) { return nil, fault.Corruptf("%s: the disk is gone", key) }
+	return v, ok
+}
+
+func TestSourceFails(t *testing.T) {
+	p, err := New(Options{}).Plan(context.Background(), "qwen3moe", shipped(t), unreadable{File(open(t, "qwen3moe/qwen3moe-f32.gguf"))})
+	require.Nil(t, p)
+	require.ErrorContains(t, err, "the disk is gone")
+	require.Equal(t, fault.Corrupt, fault.KindOf(err))
 }
 
 // BenchmarkPlan is what a start pays for its recipe.

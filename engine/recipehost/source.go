@@ -18,11 +18,11 @@ type Meta struct {
 	Array bool
 	Len   int
 
-	// The elements: Ints for whole numbers and truth values (0, 1), Floats, or Texts. They are asked for late, since
-	// most arrays, such as the vocabulary, are never looked into.
-	Ints   func() []int64
-	Floats func() []float64
-	Texts  func() []string
+	// The elements, all Len of them: Ints for whole numbers and truth values (0, 1), Floats, or Texts. They are read when
+	// asked for, since most arrays, such as the vocabulary, are never looked into.
+	Ints   func() ([]int64, error)
+	Floats func() ([]float64, error)
+	Texts  func() ([]string, error)
 }
 
 // File is the Source of an open model file.
@@ -39,37 +39,28 @@ func (s file) Meta(key string) (Meta, bool) {
 	}
 	m := Meta{Len: v.Len()}
 	m.Type, m.Array = v.Type()
-	m.Ints = func() []int64 {
+	m.Ints = func() ([]int64, error) {
 		if m.Type == gguf.Uint64 { // the bits count: a recipe reads them as unsigned
-			u, _ := v.Uints()
+			u, err := v.Uints()
 			out := make([]int64, len(u))
 			for i := range u {
 				out[i] = int64(u[i])
 			}
-			return out
+			return out, err
 		}
 		if m.Type == gguf.Bool {
-			b, _ := v.Bools()
+			b, err := v.Bools()
 			out := make([]int64, len(b))
 			for i := range b {
 				if b[i] {
 					out[i] = 1
 				}
 			}
-			return out
+			return out, err
 		}
-		out, _ := v.Ints()
-		return out
+		return v.Ints()
 	}
-	m.Floats = func() []float64 { out, _ := v.Floats(); return out }
-	m.Texts = func() []string {
-		if !m.Array {
-			text, _ := v.String()
-			return []string{text}
-		}
-		out, _ := v.Strings()
-		return out
-	}
+	m.Floats, m.Texts = v.Floats, v.Strings
 	return m, true
 }
 
@@ -86,5 +77,5 @@ func (s override) Meta(key string) (Meta, bool) {
 	if !ok {
 		return s.Source.Meta(key)
 	}
-	return Meta{Type: gguf.Uint64, Len: 1, Ints: func() []int64 { return []int64{int64(n)} }}, true
+	return Meta{Type: gguf.Uint64, Len: 1, Ints: func() ([]int64, error) { return []int64{int64(n)}, nil }}, true
 }
