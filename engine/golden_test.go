@@ -44,7 +44,10 @@ type goldenRun struct {
 		Top [][2]float64
 	}
 	Final  []float64 `json:"final_logits"`
-	Greedy struct{ IDs []int32 }
+	Greedy struct {
+		IDs    []int32
+		Margin []float64 // of each logit over the second largest
+	}
 
 	Routing struct {
 		Experts [][][]int32   // [layer][position][k]

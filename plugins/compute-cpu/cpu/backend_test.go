@@ -250,8 +250,8 @@ func TestPrepareRefuses(t *testing.T) {
 	}{
 		{"op", func(b *compute.Bound) { *find(b.Plan, "add") = *op("cube", "h", "", "0.mid", nil) },
 			fault.Unsupported, []string{`recipe "qwen3moe"`, `op "cube"`, "LAYER 0"}},
-		{"weight type", func(b *compute.Bound) { b.Weights[2].Type = uint32(dtype.IQ1_S) }, fault.Unsupported, []string{"blk.0.attn_q.weight", "IQ1_S"}},
-		{"expert type", func(b *compute.Bound) { b.Banks[1].Parts[2].Type = uint32(dtype.TQ1_0) }, fault.Unsupported, []string{"bank.1", "DOWN", "TQ1_0"}},
+		{"weight type", func(b *compute.Bound) { b.Weights[2].Type = uint32(dtype.I32) }, fault.Unsupported, []string{"blk.0.attn_q.weight", "I32"}},
+		{"expert type", func(b *compute.Bound) { b.Banks[1].Parts[2].Type = uint32(dtype.Q8_K) }, fault.Unsupported, []string{"bank.1", "DOWN", "Q8_K"}},
 		{"unknown type", func(b *compute.Bound) { b.Weights[1].Type = 99 }, fault.Unsupported, []string{"blk.0.attn_norm.weight", "type 99"}},
 		{"state", func(b *compute.Bound) { b.Plan.States[0].Kind = plan.StateKind(9) }, fault.Unsupported, []string{"kv.0", "is 9"}},
 		{"compressed attention", func(b *compute.Bound) { a := find(b.Plan, "attention"); a.States = append(a.States, "kv.1") },

@@ -127,6 +127,11 @@ var avx2 = Set{
 	},
 }
 
+func init() {
+	grid := func(g []int8) *C.int8_t { return (*C.int8_t)(unsafe.SliceData(g)) }
+	C.kernel_avx2_set_grids(grid(gridIQ2_XXS), grid(gridIQ2_XS), grid(gridIQ2_S), grid(gridIQ3_XXS), grid(gridIQ3_S), grid(gridIQ1))
+}
+
 func floats(x []float32) *C.float      { return (*C.float)(unsafe.SliceData(x)) }
 func halves(x []uint16) *C.uint16_t    { return (*C.uint16_t)(unsafe.SliceData(x)) }
 func raw(x []byte) *C.uint8_t          { return (*C.uint8_t)(unsafe.SliceData(x)) }
@@ -150,6 +155,8 @@ func quantizeAVX2(a Act, dst []byte, x []float32) {
 
 func matMulAVX2(t dtype.Type, w []byte, rows, n int, act []byte, actStride, tokens int, out []float32, outStride int) {
 	_, rowBytes := checkMatMul(t, w, rows, n, act, actStride, tokens, out, outStride)
-	C.kernel_avx2_matmul(C.uint32_t(t), raw(w), C.int64_t(rowBytes), C.int64_t(rows), C.int64_t(n), raw(act), C.int64_t(actStride),
-		C.int64_t(tokens), floats(out), C.int64_t(outStride))
+	if C.kernel_avx2_matmul(C.uint32_t(t), raw(w), C.int64_t(rowBytes), C.int64_t(rows), C.int64_t(n), raw(act), C.int64_t(actStride),
+		C.int64_t(tokens), floats(out), C.int64_t(outStride)) == 0 {
+		matMul(t, w, rows, n, act, actStride, tokens, out, outStride)
+	}
 }

@@ -13,7 +13,12 @@
 #error "compile with -std=c11"
 #endif
 
-void kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
+// The grids of the codebook formats, elements in order, copied. To be called once, before any product.
+void kernel_avx2_set_grids(const int8_t *iq2_xxs, const int8_t *iq2_xs, const int8_t *iq2_s, const int8_t *iq3_xxs,
+                           const int8_t *iq3_s, const int8_t *iq1);
+
+// Returns 0, having done nothing, for a type there is no product for here.
+int kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
                         int64_t act_stride, int64_t tokens, float *out, int64_t out_stride);
 
 // Products with float rows row_bytes apart: out[u] = x . row u. type is F32, F16 or BF16.

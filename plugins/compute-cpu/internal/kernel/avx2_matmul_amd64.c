@@ -19,12 +19,31 @@
 // Pins a running sum: without it gcc regroups the additions of an unrolled loop and spills all their terms.
 #define KEEP(v) __asm__("" : "+x"(v))
 
-enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30, MXFP4 = 39 };
+enum {
+    F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14,
+    IQ2_XXS = 16, IQ2_XS = 17, IQ3_XXS = 18, IQ1_S = 19, IQ4_NL = 20, IQ3_S = 21, IQ2_S = 22, IQ4_XS = 23, IQ1_M = 29, BF16 = 30,
+    TQ2_0 = 35, MXFP4 = 39
+};
+
+// The grids of grids.go, an entry of eight or four bytes each.
+static uint64_t grid_iq2_xxs[256], grid_iq2_xs[512], grid_iq2_s[1024], grid_iq1[2048];
+static uint32_t grid_iq3_xxs[256], grid_iq3_s[512];
+
+void kernel_avx2_set_grids(const int8_t *iq2_xxs, const int8_t *iq2_xs, const int8_t *iq2_s, const int8_t *iq3_xxs,
+                           const int8_t *iq3_s, const int8_t *iq1) {
+    memcpy(grid_iq2_xxs, iq2_xxs, sizeof grid_iq2_xxs);
+    memcpy(grid_iq2_xs, iq2_xs, sizeof grid_iq2_xs);
+    memcpy(grid_iq2_s, iq2_s, sizeof grid_iq2_s);
+    memcpy(grid_iq3_xxs, iq3_xxs, sizeof grid_iq3_xxs);
+    memcpy(grid_iq3_s, iq3_s, sizeof grid_iq3_s);
+    memcpy(grid_iq1, iq1, sizeof grid_iq1);
+}
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
 INLINE uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+INLINE uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 INLINE float load_f32(const void *p) { float v; memcpy(&v, p, 4); return v; }
 INLINE float load_f16(const void *p) { return _cvtsh_ss(load_u16(p)); }
 
@@ -91,14 +110,23 @@ INLINE void prefetch(stretch *s, int bytes) {
 
 INLINE_ANY int block_bytes(int type) {
     switch (type) {
-    case Q4_0: return 18;
+    case Q4_0: case IQ4_NL: return 18;
     case Q4_1: return 20;
     case Q5_0: return 22;
     case Q5_1: return 24;
     case Q8_0: return 34;
     case MXFP4: return 17;
+    case Q2_K: return 84;
+    case Q3_K: case IQ3_S: return 110;
     case Q4_K: return 144;
     case Q5_K: return 176;
+    case IQ4_XS: return 136;
+    case IQ1_S: return 50;
+    case IQ1_M: return 56;
+    case IQ2_XXS: case TQ2_0: return 66;
+    case IQ2_XS: return 74;
+    case IQ2_S: return 82;
+    case IQ3_XXS: return 98;
     default: return 210; // Q6_K
     }
 }
@@ -115,15 +143,25 @@ INLINE __m256i nibbles(const uint8_t *qs) { // low ones of 16 bytes, then high o
     return _mm256_and_si256(v, _mm256_set1_epi8(15));
 }
 
-// 16 in byte i where bit i of qh is set.
-INLINE __m256i fifth_bits(uint32_t qh) {
+// All bits of byte i where bit i of bits is set.
+INLINE __m256i spread_bits(uint32_t bits) {
     const __m256i byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201ull);
-    __m256i v = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)qh), byte), bit);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(v, bit), _mm256_set1_epi8(16));
+    __m256i v = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)bits), byte), bit);
+    return _mm256_cmpeq_epi8(v, bit);
 }
 
-// The codes of a block, made unsigned by bias32; signed for Q8_0.
+INLINE __m256i fifth_bits(uint32_t qh) { return _mm256_and_si256(spread_bits(qh), _mm256_set1_epi8(16)); }
+
+// Types whose codes stay signed: a bias would not leave room for 16-bit sums.
+INLINE int has_sign(int type) { return type == Q8_0 || type == IQ4_NL || type == IQ4_XS; }
+
+INLINE __m256i nonlinear4(__m256i codes) { // the values of IQ4_NL and IQ4_XS codes
+    const __m128i values = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+}
+
+// The codes of a block, made unsigned by bias32, unless it has_sign.
 INLINE __m256i codes32(int type, const uint8_t *b) {
     const __m256i fp4 = _mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, //
                                          12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
@@ -132,6 +170,7 @@ INLINE __m256i codes32(int type, const uint8_t *b) {
     case Q4_1: return nibbles(b + 4);
     case Q5_0: return _mm256_or_si256(nibbles(b + 6), fifth_bits(load_u32(b + 2)));
     case Q5_1: return _mm256_or_si256(nibbles(b + 8), fifth_bits(load_u32(b + 4)));
+    case IQ4_NL: return nonlinear4(nibbles(b + 2));
     case MXFP4: return _mm256_shuffle_epi8(fp4, nibbles(b + 1));
     default: return load256(b + 2); // Q8_0
     }
@@ -176,7 +215,7 @@ INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, 
             __m256i p[4];
             UNROLL for (int r = 0; r < 4; r++) {
                 __m256i q = codes32(type, w + (4 * h + r) * stride);
-                if (type == Q8_0) { // unsigned by signed: move the sign; 2*128*127 fits
+                if (has_sign(type)) { // unsigned by signed: move the sign; 2*128*127 fits
                     p[r] = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q));
                 } else {
                     p[r] = _mm256_maddubs_epi16(q, y);
@@ -184,7 +223,7 @@ INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, 
                 }
                 p[r] = _mm256_madd_epi16(p[r], one);
             }
-            s[h] = type == Q8_0 ? halfsum4(p[0], p[1], p[2], p[3]) : halfsum4_small(p[0], p[1], p[2], p[3]);
+            s[h] = has_sign(type) ? halfsum4(p[0], p[1], p[2], p[3]) : halfsum4_small(p[0], p[1], p[2], p[3]);
         }
         __m256i sum = _mm256_add_epi32(_mm256_permute2x128_si256(s[0], s[1], 0x20), _mm256_permute2x128_si256(s[0], s[1], 0x31));
         __m256 dy = _mm256_set1_ps(load_f16(act));
@@ -227,7 +266,7 @@ INLINE void unpack32(int type, tile32 *t, const uint8_t *w, int64_t stride, stre
 INLINE void mul32(int type, const tile32 *t, int blocks, const uint8_t *act, int64_t act_stride, const act32 *info,
                   int64_t info_stride, float *acc, const int T) {
     const __m256i one = _mm256_set1_epi16(1);
-    const int group = type == Q8_0 ? 1 : type == Q4_0 || type == Q4_1 ? 8 : 4; // sums of codes that fit 16 bits
+    const int group = has_sign(type) ? 1 : type == Q4_0 || type == Q4_1 ? 8 : 4; // sums of codes that fit 16 bits
     __m256 a[4];
     UNROLL for (int u = 0; u < T; u++) a[u] = _mm256_load_ps(acc + 8 * u);
     for (int b = 0; b < blocks; b++) {
@@ -239,10 +278,10 @@ INLINE void mul32(int type, const tile32 *t, int blocks, const uint8_t *act, int
         UNROLL for (int g = 0; g < 8; g += group) {
             __m256i p[4];
             UNROLL for (int i = 0; i < group; i++) {
-                __m256i q = t->q[8 * b + g + i], mag = type == Q8_0 ? _mm256_abs_epi8(q) : q;
+                __m256i q = t->q[8 * b + g + i], mag = has_sign(type) ? _mm256_abs_epi8(q) : q;
                 UNROLL for (int u = 0; u < T; u++) {
                     __m256i v = broadcast4(y + u * act_stride + 4 * (g + i));
-                    if (type == Q8_0) v = _mm256_sign_epi8(v, q);
+                    if (has_sign(type)) v = _mm256_sign_epi8(v, q);
                     v = _mm256_maddubs_epi16(mag, v);
                     p[u] = i == 0 ? v : _mm256_add_epi16(p[u], v);
                     KEEP(p[u]);
@@ -274,18 +313,138 @@ INLINE void summarise32(int type, act32 *info, const uint8_t *act, int64_t block
 }
 
 // ---- super-blocks of 256 -----------------------------------------------------------------------------------------
+//
+// Q4_K and Q5_K have a scale and a min for every 32 elements. All others have, or are given, a scale for every 16; Q2_K
+// has mins too.
 
 enum { ACT_K = 292 };
 
-// Unsigned codes of sub-block b (32 elements); for Q6_K 32 more than the true ones.
+INLINE_ANY int is_k(int type) {
+    return (type >= Q2_K && type <= Q6_K) || (type >= IQ2_XXS && type <= IQ1_M && type != IQ4_NL) || type == TQ2_0;
+}
+INLINE int is_k45(int type) { return type == Q4_K || type == Q5_K; }
+INLINE int is_iq1(int type) { return type == IQ1_S || type == IQ1_M; }
+INLINE int is_iq2(int type) { return type == IQ2_XXS || type == IQ2_XS || type == IQ2_S; }
+INLINE int is_iq23(int type) { return is_iq2(type) || type == IQ3_XXS || type == IQ3_S; } // grids with signs
+
+// What unsigned codes exceed the true ones by. IQ2 and IQ3 codes are unsigned only in tiles.
+INLINE int bias_k(int type) {
+    switch (type) {
+    case Q3_K: return 4;
+    case Q6_K: return 32;
+    case TQ2_0: return 1;
+    case IQ1_S: case IQ1_M: return 9;
+    case IQ2_XXS: case IQ2_XS: case IQ2_S: return 43;
+    case IQ3_XXS: return 62;
+    case IQ3_S: return 15;
+    default: return 0;
+    }
+}
+
+// Two bits a code, plane j (0..3) of each byte.
+INLINE __m256i two_bits(const uint8_t *qs, int j) {
+    return _mm256_and_si256(_mm256_srli_epi16(load256(qs), 2 * j), _mm256_set1_epi8(3));
+}
+
+INLINE __m256i grid8(const uint64_t *grid, unsigned a, unsigned b, unsigned c, unsigned d) {
+    return _mm256_setr_epi64x((int64_t)grid[a], (int64_t)grid[b], (int64_t)grid[c], (int64_t)grid[d]);
+}
+
+// Entries of four bytes, their indices the bytes at q with bit t of high as bit 8 of index t.
+INLINE __m256i grid4(const uint32_t *grid, const uint8_t *q, unsigned high) {
+#define ENTRY(t) (int32_t)grid[q[t] | ((high << (8 - (t))) & 256)]
+    return _mm256_setr_epi32(ENTRY(0), ENTRY(1), ENTRY(2), ENTRY(3), ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(7));
+#undef ENTRY
+}
+
+// Magnitudes of sub-block g of an IQ2 or IQ3 block, codes of an IQ1 block.
+INLINE __m256i grid_codes(int type, const uint8_t *w, int g) {
+    const uint8_t *q = w + 2 + 4 * g, *q2 = w + 2 + 8 * g;
+    unsigned h;
+    switch (type) {
+    case IQ2_XXS: return grid8(grid_iq2_xxs, q2[0], q2[1], q2[2], q2[3]);
+    case IQ2_XS:
+        return grid8(grid_iq2_xs, load_u16(q2) & 511, load_u16(q2 + 2) & 511, load_u16(q2 + 4) & 511, load_u16(q2 + 6) & 511);
+    case IQ2_S:
+        h = w[66 + g];
+        return grid8(grid_iq2_s, q[0] | (h << 8 & 768), q[1] | (h << 6 & 768), q[2] | (h << 4 & 768), q[3] | (h << 2 & 768));
+    case IQ3_XXS: return grid4(grid_iq3_xxs, q2, 0);
+    case IQ3_S: return grid4(grid_iq3_s, q2, w[66 + g]);
+    case IQ1_S:
+        h = load_u16(w + 34 + 2 * g);
+        return _mm256_add_epi8(
+            grid8(grid_iq1, q[0] | (h << 8 & 1792), q[1] | (h << 5 & 1792), q[2] | (h << 2 & 1792), q[3] | (h >> 1 & 1792)),
+            _mm256_set1_epi8(h >> 15 ? 8 : 10));
+    default: // IQ1_M
+        q = w + 4 * g;
+        h = load_u16(w + 32 + 2 * g);
+        __m256i down = _mm256_and_si256(_mm256_srlv_epi64(_mm256_set1_epi64x(h), _mm256_setr_epi64x(2, 6, 10, 14)), _mm256_set1_epi64x(2));
+        down = _mm256_shuffle_epi8(down, _mm256_setr_epi64x(0, 0x0808080808080808, 0, 0x0808080808080808));
+        return _mm256_add_epi8(
+            grid8(grid_iq1, q[0] | (h << 8 & 1792), q[1] | (h << 4 & 1792), q[2] | (h & 1792), q[3] | (h >> 4 & 1792)),
+            _mm256_sub_epi8(_mm256_set1_epi8(10), down));
+    }
+}
+
+// The eight words of an IQ2_XXS or IQ3_XXS block that hold 4 times 7 signs and a scale.
+INLINE __m256i sign_words(int type, const uint8_t *w) {
+    if (type == IQ3_XXS) return load256(w + 66);
+    __m256 a = _mm256_castsi256_ps(load256(w + 2)), b = _mm256_castsi256_ps(load256(w + 34));
+    return _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
+}
+
+// Bit 7 set where bits 0 to 6 of a byte are odd in number.
+INLINE __m256i with_parity(__m256i t) {
+    const char x = -128;
+    const __m256i odd = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, x, x, 0, x, 0, 0, x, x, 0, 0, x, 0, x, x, 0));
+    __m256i folded = _mm256_and_si256(_mm256_xor_si256(t, _mm256_srli_epi16(t, 4)), _mm256_set1_epi8(15));
+    return _mm256_or_si256(t, _mm256_shuffle_epi8(odd, folded));
+}
+
+// The 256 sign bits of an IQ2 or IQ3 block: in the block, or computed into buf.
+INLINE const uint8_t *sign_bits(int type, const uint8_t *w, uint8_t buf[32]) {
+    __m256i t;
+    if (type == IQ2_S) return w + 34;
+    if (type == IQ3_S) return w + 74;
+    if (type == IQ2_XS) {
+        t = _mm256_packus_epi16(_mm256_srli_epi16(load256(w + 2), 9), _mm256_srli_epi16(load256(w + 34), 9));
+        t = _mm256_permute4x64_epi64(t, 0xd8);
+    } else {
+        __m256i u = sign_words(type, w);
+        t = _mm256_and_si256(u, _mm256_set1_epi32(0x7f));
+        t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 1), _mm256_set1_epi32(0x7f00)));
+        t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 2), _mm256_set1_epi32(0x7f0000)));
+        t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 3), _mm256_set1_epi32(0x7f000000)));
+    }
+    _mm256_storeu_si256((__m256i *)buf, with_parity(t));
+    return buf;
+}
+
+INLINE __m256i plus_minus(const uint8_t *signs, int b) { // 1 or -1
+    return _mm256_or_si256(spread_bits(load_u32(signs + 4 * b)), _mm256_set1_epi8(1));
+}
+
+// Codes of sub-block b (32 elements): unsigned, bias_k more than the true ones, or as they are if the type has_sign; of
+// IQ2 and IQ3 blocks the magnitudes.
 INLINE __m256i codes_k(int type, const uint8_t *w, int b) {
     const __m256i low4 = _mm256_set1_epi8(15);
-    if (type == Q6_K) {
-        int h = b / 4, j = b % 4;
+    int h = b / 4, j = b % 4;
+    if (is_iq1(type) || is_iq23(type)) return grid_codes(type, w, b);
+    switch (type) {
+    case TQ2_0: return two_bits(w + 32 * h, j);
+    case Q2_K: return two_bits(w + 16 + 32 * h, j);
+    case Q3_K: {
+        __m256i mask = load256(w);
+        mask = b < 2 ? _mm256_slli_epi16(mask, 2 - b) : _mm256_srli_epi16(mask, b < 2 ? 0 : b - 2);
+        return _mm256_or_si256(two_bits(w + 32 + 32 * h, j), _mm256_and_si256(mask, _mm256_set1_epi8(4)));
+    }
+    case IQ4_XS: return nonlinear4(nibbles(w + 8 + 16 * b));
+    case Q6_K: {
         __m256i ql = load256(w + 64 * h + 32 * (j % 2)), qh = load256(w + 128 + 32 * h);
         __m256i lo = _mm256_and_si256(j < 2 ? ql : _mm256_srli_epi16(ql, 4), low4);
         __m256i hi = j == 0 ? _mm256_slli_epi16(qh, 4) : j == 1 ? _mm256_slli_epi16(qh, 2) : j == 2 ? qh : _mm256_srli_epi16(qh, 2);
         return _mm256_or_si256(lo, _mm256_and_si256(hi, _mm256_set1_epi8(48)));
+    }
     }
     __m256i q = load256(w + (type == Q5_K ? 48 : 16) + 32 * (b / 2));
     q = _mm256_and_si256(b % 2 ? _mm256_srli_epi16(q, 4) : q, low4);
@@ -313,19 +472,108 @@ INLINE __m256i scales_k45(const uint8_t *w0, const uint8_t *w1) {
     return _mm256_or_si256(_mm256_or_si256(a, b), c);
 }
 
+// Types that have one scale for every 32 elements, 16 bits wide here.
+INLINE int has_8_scales(int type) {
+    return type == IQ4_XS || type == IQ2_XXS || type == IQ3_XXS || type == IQ3_S || type == IQ1_S || type == TQ2_0;
+}
+
+INLINE __m128i odd16(__m128i c) { return _mm_add_epi16(_mm_add_epi16(c, c), _mm_set1_epi16(1)); }
+
+INLINE __m128i scales_8(int type, const uint8_t *w) {
+    switch (type) {
+    case TQ2_0: return _mm_set1_epi16(1);
+    case IQ1_S: return odd16(_mm_and_si128(_mm_srli_epi16(load128(w + 34), 12), _mm_set1_epi16(7)));
+    case IQ3_S: {
+        __m128i v = _mm_cvtsi32_si128((int32_t)load_u32(w + 106));
+        v = _mm_and_si128(_mm_unpacklo_epi8(v, _mm_srli_epi16(v, 4)), _mm_set1_epi8(15));
+        return odd16(_mm_cvtepu8_epi16(v));
+    }
+    case IQ4_XS: { // multiplying moves the bits of each lane to its top
+        __m128i low = _mm_set1_epi32((int32_t)load_u32(w + 4)), high = _mm_set1_epi16((short)load_u16(w + 2));
+        low = _mm_unpacklo_epi8(low, low); // each byte twice in a lane
+        low = _mm_shuffle_epi8(low, _mm_setr_epi8(0, -128, 0, -128, 2, -128, 2, -128, 4, -128, 4, -128, 6, -128, 6, -128));
+        low = _mm_and_si128(_mm_srli_epi16(_mm_mullo_epi16(low, _mm_set1_epi32(16 | 1 << 16)), 4), _mm_set1_epi16(15));
+        high = _mm_mullo_epi16(high, _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
+        high = _mm_slli_epi16(_mm_srli_epi16(high, 14), 4);
+        return _mm_sub_epi16(_mm_or_si128(low, high), _mm_set1_epi16(32));
+    }
+    default: { // IQ2_XXS, IQ3_XXS
+        __m256i c = _mm256_srli_epi32(sign_words(type, w), 28);
+        return odd16(_mm_packs_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1)));
+    }
+    }
+}
+
+INLINE __m256i scales_16(int type, const uint8_t *w) {
+    switch (type) {
+    case Q2_K: return _mm256_cvtepu8_epi16(_mm_and_si128(load128(w), _mm_set1_epi8(15)));
+    case Q3_K: { // the load starts early so as to end inside the block
+        __m128i s = load128(w + 94);
+        __m128i low = _mm_shuffle_epi8(s, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
+        __m128i high = _mm_shuffle_epi8(s, _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13));
+        low = _mm_and_si128(_mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 4, 4)), _mm_set1_epi8(15));
+        high = _mm_and_si128(_mm_srlv_epi32(high, _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
+        return _mm256_cvtepi8_epi16(_mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32)));
+    }
+    case Q6_K: return _mm256_cvtepi8_epi16(load128(w + 192));
+    case IQ1_M: {
+        __m256i s = _mm256_set1_epi64x((int64_t)load_u64(w + 48)); // 16-bit lane i of each quarter from word i/4
+        s = _mm256_shuffle_epi8(s, _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+        s = _mm256_mullo_epi16(s, _mm256_set1_epi64x(1 << 13 | 1 << 10 << 16 | (int64_t)1 << 7 << 32 | (int64_t)1 << 4 << 48));
+        s = _mm256_srli_epi16(s, 13);
+        return _mm256_add_epi16(_mm256_add_epi16(s, s), _mm256_set1_epi16(1));
+    }
+    default: { // IQ2_XS, IQ2_S
+        __m128i v = _mm_cvtsi64_si128((int64_t)load_u64(w + (type == IQ2_XS ? 66 : 74)));
+        v = _mm_and_si128(_mm_unpacklo_epi8(v, _mm_srli_epi16(v, 4)), _mm_set1_epi8(15));
+        __m256i c = _mm256_cvtepu8_epi16(v);
+        return _mm256_add_epi16(_mm256_add_epi16(c, c), _mm256_set1_epi16(1));
+    }
+    }
+}
+
+// A scale for every 16 elements, in order.
+INLINE __m256i scales_k16(int type, const uint8_t *w) {
+    if (!has_8_scales(type)) return scales_16(type, w);
+    __m128i s = scales_8(type, w);
+    return _mm256_set_m128i(_mm_unpackhi_epi16(s, s), _mm_unpacklo_epi16(s, s));
+}
+
+// The scales of four blocks, stride apart.
+INLINE __m128 d4(int type, const uint8_t *w, int64_t stride) {
+    const float eighth = is_iq1(type) || is_iq2(type) ? 0.125f : type == IQ3_XXS ? 0.25f : 1;
+    __m128 d;
+    if (type == IQ1_M) { // the top nibbles of four words
+        uint64_t all = 0;
+        UNROLL for (int r = 0; r < 4; r++) {
+            uint64_t s = load_u64(w + r * stride + 48);
+            all |= ((s >> 12 & 0xf) | (s >> 24 & 0xf0) | (s >> 36 & 0xf00) | (s >> 48 & 0xf000)) << (16 * r);
+        }
+        d = _mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)all));
+    } else {
+        d = halves4(w + (type == Q2_K ? 80 : type == Q3_K ? 108 : type == Q6_K ? 208 : type == TQ2_0 ? 64 : 0), stride);
+    }
+    return eighth == 1 ? d : _mm_mul_ps(d, _mm_set1_ps(eighth));
+}
+
 // Sums of 32 activation codes, as 16-bit numbers.
 INLINE __m128i bsums32(const uint8_t *act) { return _mm_hadd_epi16(load128(act + 260), load128(act + 276)); }
 
-// Adds Σ scale * code * activation of one super-block to the lanes of sum. scales holds bytes, in each half those that
-// half needs: sub-block b's at byte b; for Q6_K, with two per sub-block, even ones in the low half, odd in the high.
+// Adds Σ scale * code * activation of one super-block to the lanes of sum. scales holds in each half those that half
+// needs: for Q4_K and Q5_K bytes, sub-block b's at byte b; for others 16-bit numbers, of even sixteens in the low half,
+// of odd ones in the high half.
 INLINE __m256i dot_k(int type, const uint8_t *w, const uint8_t *act, __m256i scales, __m256i sum) {
     const uint8_t *y = act + 4;
+    uint8_t buf[32];
+    const uint8_t *signs = is_iq23(type) ? sign_bits(type, w, buf) : 0;
     UNROLL for (int b = 0; b < 8; b++) {
-        // A scale in all 16-bit lanes: zero-extended, or for Q6_K, whose bytes are signed, 16 bits wide already.
-        int pick = type == Q6_K ? 2 * b | (2 * b + 1) << 8 : b | 0x8000;
+        // A scale in all 16-bit lanes, zero-extended if a byte.
+        int pick = is_k45(type) ? b | 0x8000 : 2 * b | (2 * b + 1) << 8;
         __m256i scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)pick));
-        __m256i p = _mm256_maddubs_epi16(codes_k(type, w, b), load256(y + 32 * b));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(p, scale));
+        __m256i q = codes_k(type, w, b), v = load256(y + 32 * b);
+        if (is_iq23(type)) v = _mm256_sign_epi8(v, plus_minus(signs, b));
+        if (has_sign(type)) v = _mm256_sign_epi8(v, q), q = _mm256_abs_epi8(q);
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(q, v), scale));
         KEEP(sum);
     }
     return sum;
@@ -356,31 +604,47 @@ INLINE __m128 vec_k45(int type, const uint8_t *w, int64_t stride, int64_t blocks
     return acc;
 }
 
-// Four rows, one token, Q6_K.
-INLINE __m128 vec_q6_k(const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
+INLINE __m256i mins_q2_k(const uint8_t *w) {
+    return _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(load128(w), 4), _mm_set1_epi8(15)));
+}
+
+// Four rows, one token, a scale for every 16.
+INLINE __m128 vec_k16(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
+    const __m256i pairs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     __m128 acc = _mm_setzero_ps();
     stretch next = stretch_after(w, 4 * stride);
-    for (; blocks > 0; blocks--, w += block_bytes(Q6_K), act += ACT_K) {
-        // Even scales and sums in the low half, odd ones in the high half.
-        const __m256i pairs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-        const __m128i bytes = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-        __m256i s[4], bsums = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load256(act + 260), pairs), 0xd8);
+    for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
+        __m256i s[4], m[4], bsums = load256(act + 260);
         UNROLL for (int r = 0; r < 4; r++) {
             const uint8_t *wr = w + r * stride;
-            prefetch(&next, block_bytes(Q6_K));
-            __m256i scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load128(wr + 192), bytes));
-            __m256i bias = _mm256_slli_epi32(_mm256_madd_epi16(scales, bsums), 5);
-            s[r] = dot_k(Q6_K, wr, act, scales, _mm256_sub_epi32(_mm256_setzero_si256(), bias));
+            prefetch(&next, block_bytes(type));
+            __m256i start = _mm256_setzero_si256(), scales;
+            if (has_8_scales(type)) {
+                scales = _mm256_broadcastsi128_si256(scales_8(type, wr));
+            } else {
+                scales = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(scales_16(type, wr), pairs), 0xd8);
+            }
+            if (bias_k(type) && !is_iq23(type)) {
+                __m256i biases = _mm256_mullo_epi16(scales_k16(type, wr), _mm256_set1_epi16((short)bias_k(type)));
+                start = _mm256_sub_epi32(start, _mm256_madd_epi16(biases, bsums));
+            }
+            if (type == Q2_K) m[r] = _mm256_madd_epi16(mins_q2_k(wr), bsums);
+            s[r] = dot_k(type, wr, act, scales, start);
         }
-        __m128i sum = sum4(s[0], s[1], s[2], s[3]);
-        __m128 v = _mm_mul_ps(_mm_mul_ps(_mm_set1_ps(load_f32(act)), halves4(w + 208, stride)), _mm_cvtepi32_ps(sum));
-        acc = _mm_add_ps(acc, v);
+        __m128 dy = _mm_set1_ps(load_f32(act)), d = d4(type, w, stride), v = _mm_cvtepi32_ps(sum4(s[0], s[1], s[2], s[3]));
+        if (type == Q2_K) {
+            __m128i mins = sum4(m[0], m[1], m[2], m[3]);
+            v = _mm_sub_ps(_mm_mul_ps(d, v), _mm_mul_ps(halves4(w + 82, stride), _mm_cvtepi32_ps(mins)));
+            acc = _mm_add_ps(acc, _mm_mul_ps(dy, v));
+        } else {
+            acc = _mm_add_ps(acc, _mm_mul_ps(_mm_mul_ps(dy, d), v));
+        }
     }
     return acc;
 }
 
 // Eight rows of one super-block, for many tokens: q as in tile32; sc holds each scale twice per row, to multiply the
-// two 16-bit sums of that row; pairs holds neighbouring mins (or Q6_K scales), to multiply pairs of bsums.
+// two 16-bit sums of that row; pairs holds neighbouring mins, or scales times bias_k, to multiply pairs of bsums.
 typedef struct {
     __m256i q[64], sc[16], pairs[8];
     __m256 d, dmin;
@@ -390,11 +654,9 @@ INLINE void unpack_k(int type, tile_k *t, const uint8_t *w, int64_t stride, stre
     // Each 32-bit lane holds two neighbouring scales of one row; sc wants twice the first and twice the second.
     const __m256i even = _mm256_setr_epi64x(0x0504050401000100, 0x0d0c0d0c09080908, 0x0504050401000100, 0x0d0c0d0c09080908);
     const __m256i odd = _mm256_add_epi8(even, _mm256_set1_epi8(2));
+    const int scales = is_k45(type) ? 4 : 8; // lanes of scales; the mins of Q4_K and Q5_K follow
     __m256i v[8];
-    if (type == Q6_K) {
-        UNROLL for (int r = 0; r < 8; r++) v[r] = _mm256_cvtepi8_epi16(load128(w + r * stride + 192));
-        t->d = halves8(w + 208, stride);
-    } else {
+    if (is_k45(type)) {
         UNROLL for (int r = 0; r < 8; r += 2) {
             __m256i two = scales_k45(w + r * stride, w + (r + 1) * stride);
             v[r] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(two));
@@ -402,24 +664,53 @@ INLINE void unpack_k(int type, tile_k *t, const uint8_t *w, int64_t stride, stre
         }
         t->d = halves8(w, stride);
         t->dmin = halves8(w + 2, stride);
+    } else {
+        UNROLL for (int r = 0; r < 8; r++) v[r] = scales_k16(type, w + r * stride);
+        t->d = _mm256_set_m128(d4(type, w + 4 * stride, stride), d4(type, w, stride));
     }
     transpose8(v);
-    const int scales = type == Q6_K ? 8 : 4; // lanes of scales; the mins follow
     for (int i = 0; i < scales; i++) {
         t->sc[2 * i] = _mm256_shuffle_epi8(v[i], even);
         t->sc[2 * i + 1] = _mm256_shuffle_epi8(v[i], odd);
     }
-    for (int i = 0; i < scales; i++) t->pairs[i] = v[i + 8 - scales];
+    if (is_k45(type)) {
+        for (int i = 0; i < 4; i++) t->pairs[i] = v[i + 4];
+    } else if (type == Q2_K) {
+        UNROLL for (int r = 0; r < 8; r++) v[r] = mins_q2_k(w + r * stride);
+        transpose8(v);
+        for (int i = 0; i < 8; i++) t->pairs[i] = v[i];
+        t->dmin = halves8(w + 82, stride);
+    } else if (bias_k(type)) {
+        for (int i = 0; i < 8; i++) t->pairs[i] = _mm256_mullo_epi16(v[i], _mm256_set1_epi16((short)bias_k(type)));
+    }
+    uint8_t buf[8][32];
+    const uint8_t *signs[8];
+    UNROLL for (int r = 0; r < 8; r++) signs[r] = is_iq23(type) ? sign_bits(type, w + r * stride, buf[r]) : 0;
     UNROLL for (int b = 0; b < 8; b++) {
         prefetch(next, block_bytes(type));
-        UNROLL for (int r = 0; r < 8; r++) v[r] = codes_k(type, w + r * stride, b);
+        UNROLL for (int r = 0; r < 8; r++) {
+            v[r] = codes_k(type, w + r * stride, b);
+            if (is_iq23(type)) {
+                v[r] = _mm256_add_epi8(_mm256_sign_epi8(v[r], plus_minus(signs[r], b)), _mm256_set1_epi8((char)bias_k(type)));
+            }
+        }
         transpose8(v);
         UNROLL for (int g = 0; g < 8; g++) t->q[8 * b + g] = v[g];
     }
 }
 
+// How many products of two codes and activations fit 16 bits together, at most as many as share a scale.
+INLINE int group_k(int type) {
+    switch (type) {
+    case Q4_K: return 8;
+    case Q6_K: return 2;
+    case IQ4_XS: case IQ2_XXS: case IQ2_XS: case IQ2_S: case IQ3_XXS: return 1;
+    default: return 4;
+    }
+}
+
 INLINE void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_stride, float *acc, const int T) {
-    const int group = type == Q4_K ? 8 : type == Q5_K ? 4 : 2; // sums of codes that fit 16 bits
+    const int group = group_k(type);
     __m256i sum[4];
     UNROLL for (int u = 0; u < T; u++) sum[u] = _mm256_setzero_si256();
     for (int b = 0; b < 8; b++) {
@@ -427,14 +718,16 @@ INLINE void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_str
         UNROLL for (int g = 0; g < 8; g += group) {
             __m256i p[4];
             UNROLL for (int i = 0; i < group; i++) {
-                __m256i q = t->q[8 * b + g + i];
+                __m256i q = t->q[8 * b + g + i], mag = has_sign(type) ? _mm256_abs_epi8(q) : q;
                 UNROLL for (int u = 0; u < T; u++) {
-                    __m256i v = _mm256_maddubs_epi16(q, broadcast4(y + u * act_stride + 4 * (g + i)));
+                    __m256i v = broadcast4(y + u * act_stride + 4 * (g + i));
+                    if (has_sign(type)) v = _mm256_sign_epi8(v, q);
+                    v = _mm256_maddubs_epi16(mag, v);
                     p[u] = i == 0 ? v : _mm256_add_epi16(p[u], v);
                     KEEP(p[u]);
                 }
             }
-            __m256i scale = t->sc[type == Q6_K ? 2 * b + g / 4 : b];
+            __m256i scale = t->sc[is_k45(type) ? b : 2 * b + g / 4];
             UNROLL for (int u = 0; u < T; u++) {
                 sum[u] = _mm256_add_epi32(sum[u], _mm256_madd_epi16(p[u], scale));
                 KEEP(sum[u]);
@@ -444,29 +737,29 @@ INLINE void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_str
     UNROLL for (int u = 0; u < T; u++) {
         const uint8_t *a = act + u * act_stride;
         __m256 dy = _mm256_set1_ps(load_f32(a)), v;
-        __m256i mins = _mm256_setzero_si256();
-        if (type == Q6_K) {
-            UNROLL for (int i = 0; i < 8; i++) {
-                mins = _mm256_add_epi32(mins, _mm256_madd_epi16(t->pairs[i], broadcast4(a + 260 + 4 * i)));
-            }
-            __m256i s = _mm256_sub_epi32(sum[u], _mm256_slli_epi32(mins, 5));
-            v = _mm256_mul_ps(_mm256_mul_ps(dy, t->d), _mm256_cvtepi32_ps(s));
-        } else {
+        __m256i mins = _mm256_setzero_si256(); // or biases
+        if (is_k45(type)) {
             __m256i bs = _mm256_broadcastsi128_si256(bsums32(a));
             mins = _mm256_madd_epi16(t->pairs[0], _mm256_shuffle_epi32(bs, 0x00));
             mins = _mm256_add_epi32(mins, _mm256_madd_epi16(t->pairs[1], _mm256_shuffle_epi32(bs, 0x55)));
             mins = _mm256_add_epi32(mins, _mm256_madd_epi16(t->pairs[2], _mm256_shuffle_epi32(bs, 0xaa)));
             mins = _mm256_add_epi32(mins, _mm256_madd_epi16(t->pairs[3], _mm256_shuffle_epi32(bs, 0xff)));
+        } else if (type == Q2_K || bias_k(type)) {
+            UNROLL for (int i = 0; i < 8; i++) {
+                mins = _mm256_add_epi32(mins, _mm256_madd_epi16(t->pairs[i], broadcast4(a + 260 + 4 * i)));
+            }
+        }
+        if (is_k45(type) || type == Q2_K) {
             v = _mm256_sub_ps(_mm256_mul_ps(t->d, _mm256_cvtepi32_ps(sum[u])), _mm256_mul_ps(t->dmin, _mm256_cvtepi32_ps(mins)));
             v = _mm256_mul_ps(dy, v);
+        } else {
+            v = _mm256_mul_ps(_mm256_mul_ps(dy, t->d), _mm256_cvtepi32_ps(_mm256_sub_epi32(sum[u], mins)));
         }
         _mm256_store_ps(acc + 8 * u, _mm256_add_ps(_mm256_load_ps(acc + 8 * u), v));
     }
 }
 
 // ---- quantised products ------------------------------------------------------------------------------------------
-
-INLINE_ANY int is_k(int type) { return type >= Q4_K && type <= Q6_K; }
 
 // Where a group of count rows starts that should start at r: earlier when fewer are left, so that some rows are
 // computed twice, to the same bits.
@@ -478,8 +771,8 @@ INLINE void matvec(int type, const uint8_t *w, int64_t stride, int64_t rows, int
     for (int64_t r = 0; r < rows; r += group) {
         int64_t at = group_start(r, group, rows);
         const uint8_t *p = w + at * stride;
-        if (type == Q6_K) _mm_storeu_ps(out + at, vec_q6_k(p, stride, blocks, act));
-        else if (is_k(type)) _mm_storeu_ps(out + at, vec_k45(type, p, stride, blocks, act));
+        if (is_k45(type)) _mm_storeu_ps(out + at, vec_k45(type, p, stride, blocks, act));
+        else if (is_k(type)) _mm_storeu_ps(out + at, vec_k16(type, p, stride, blocks, act));
         else _mm256_storeu_ps(out + at, vec32(type, p, stride, blocks, act));
     }
 }
@@ -543,6 +836,18 @@ QUANTISED(MXFP4)
 QUANTISED(Q4_K)
 QUANTISED(Q5_K)
 QUANTISED(Q6_K)
+QUANTISED(Q2_K)
+QUANTISED(Q3_K)
+QUANTISED(IQ4_NL)
+QUANTISED(IQ4_XS)
+QUANTISED(IQ2_XXS)
+QUANTISED(IQ2_XS)
+QUANTISED(IQ2_S)
+QUANTISED(IQ3_XXS)
+QUANTISED(IQ3_S)
+QUANTISED(IQ1_S)
+QUANTISED(IQ1_M)
+QUANTISED(TQ2_0)
 
 typedef void matvec_func(const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, float *out);
 typedef void matmat_func(const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,
@@ -656,16 +961,16 @@ FLOATS(F32)
 FLOATS(F16)
 FLOATS(BF16)
 
-void kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
+int kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
                         int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {
 #define CASE(type)                                                                                                        \
     case type:                                                                                                            \
         quantised(type, matvec_##type, matmat_##type, w, row_bytes, rows, act, act_stride, tokens, out, out_stride);      \
-        return;
+        return 1;
 #define FLOAT_CASE(type)                                                                \
     case type:                                                                          \
         matmul_##type(w, row_bytes, rows, n, act, act_stride, tokens, out, out_stride); \
-        return;
+        return 1;
     switch (type) {
         CASE(Q4_0)
         CASE(Q4_1)
@@ -676,10 +981,23 @@ void kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int6
         CASE(Q4_K)
         CASE(Q5_K)
         CASE(Q6_K)
+        CASE(Q2_K)
+        CASE(Q3_K)
+        CASE(IQ4_NL)
+        CASE(IQ4_XS)
+        CASE(IQ2_XXS)
+        CASE(IQ2_XS)
+        CASE(IQ2_S)
+        CASE(IQ3_XXS)
+        CASE(IQ3_S)
+        CASE(IQ1_S)
+        CASE(IQ1_M)
+        CASE(TQ2_0)
         FLOAT_CASE(F32)
         FLOAT_CASE(F16)
         FLOAT_CASE(BF16)
     }
+    return 0;
 }
 
 void kernel_avx2_dot_rows(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const float *x,

@@ -42,6 +42,9 @@ func randWeights(rng *rand.Rand, t dtype.Type, rows, n int) []byte {
 			binary.LittleEndian.PutUint16(b, uint16(math.Float32bits(float32(rng.NormFloat64()))>>16))
 		case dtype.MXFP4:
 			b[0] = byte(110 + rng.IntN(20))
+		case dtype.NVFP4: // any scale is of ordinary size
+		case dtype.IQ1_M:
+			setIQ1M(b, floatToHalf(float32(rng.NormFloat64())/16))
 		default:
 			half(b[d:])
 			if m >= 0 {
@@ -73,6 +76,8 @@ func sizesOf(t dtype.Type) []int {
 	switch t.BlockElems() {
 	case 256:
 		return []int{256, 768}
+	case 128, 64:
+		return []int{128, 640}
 	case 32:
 		return []int{32, 96, 256, 288, 800}
 	}
@@ -227,7 +232,7 @@ func TestMatMulRefuses(t *testing.T) {
 		w, act, out := make([]byte, 34*4), make([]byte, 34*4), make([]float32, 4)
 		k.MatMul(dtype.Q8_0, w, 2, 64, act, 68, 2, out, 2)
 		for name, call := range map[string]func(){
-			"type":       func() { k.MatMul(dtype.IQ1_S, w, 1, 64, act, 68, 1, out, 1) },
+			"type":       func() { k.MatMul(dtype.I32, w, 1, 64, act, 68, 1, out, 1) },
 			"block":      func() { k.MatMul(dtype.Q8_0, w, 1, 33, act, 68, 1, out, 1) },
 			"weights":    func() { k.MatMul(dtype.Q8_0, w[:135:135], 2, 64, act, 68, 2, out, 2) },
 			"acts":       func() { k.MatMul(dtype.Q8_0, w, 2, 64, act[:135], 68, 2, out, 2) },
@@ -507,7 +512,7 @@ func TestSets(t *testing.T) {
 	require.Same(t, Best(), Sets()[len(Sets())-1])
 	_, ok := ByName("abacus")
 	require.False(t, ok)
-	_, ok = ActFor(dtype.IQ1_S)
+	_, ok = ActFor(dtype.I32)
 	require.False(t, ok)
 }
 
