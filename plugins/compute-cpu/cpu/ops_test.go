@@ -2,10 +2,12 @@ package cpu_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -516,6 +518,15 @@ func (c *opCase) build(t *testing.T) (m *model, x matrix, weights map[string]mat
 			for i := range row {
 				row[i] = float32(rng.NormFloat64())
 			}
+			if typ == dtype.I32 { // ids below 6
+				wide := make([]float64, n)
+				for i, id := range rng.Perm(6)[:n] {
+					wide[i] = float64(id)
+					data = binary.LittleEndian.AppendUint32(data, uint32(id))
+				}
+				decoded = append(decoded, wide)
+				continue
+			}
 			var b []byte
 			switch typ {
 			case dtype.F32:
@@ -658,7 +669,7 @@ func (c *opCase) kvType() compute.KVType {
 // TestOps holds every op on every kernel set to a plain float64 evaluation, and to itself for other threads and batches.
 func TestOps(t *testing.T) {
 	covered := map[string]bool{"embed": true}
-	for _, c := range append(opCases(), hybridCases()...) {
+	for _, c := range slices.Concat(opCases(), hybridCases(), deepseek4Cases()) {
 		for _, o := range c.ops {
 			covered[o.Kind] = true
 		}

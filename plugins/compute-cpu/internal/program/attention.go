@@ -19,6 +19,8 @@ type cache struct {
 //	o    = sum over u of softmax(s)[u] * v[u]
 //
 // A window w hides the positions p-w and before from position p. A sink adds exp(sink) to the sum of the softmax.
+// Compressed rows are further keys, which are their own values, in the same softmax: the picked ones, or else all that are
+// visible (specs/deepseek4.md 22 to 25).
 type attention struct {
 	q, k, v, out ref
 	head         bool // only tokens whose logits are wanted look back; all are stored
@@ -32,6 +34,8 @@ type attention struct {
 	softcap      float64
 	window       int
 	sinks        *weight
+	rows         *compressed // nil: none
+	picks        *ref        // ids of rows, nil: all
 }
 
 type storing attention // the phase that fills the cache
@@ -70,6 +74,11 @@ func (s *attention) chunk(m *Machine, worker, chunk int) {
 	n := pos + 1 - from
 	scores := w.scores[:n]
 	s.cache.Scores(scores, q, head/s.group, from)
+	s.runs(m, row, pos, func(first, count int) {
+		s.rows.Scores(w.scores[n:n+count], q, 0, first)
+		n += count
+	})
+	scores = w.scores[:n]
 	if s.softcap > 0 {
 		for i, x := range scores {
 			scores[i] = float32(s.softcap * math.Tanh(float64(x)/s.softcap))
@@ -83,5 +92,37 @@ func (s *attention) chunk(m *Machine, worker, chunk int) {
 	}
 	out := m.floats(s.out, row)[head*s.valueDim:][:s.valueDim]
 	clear(out)
-	s.cache.Accumulate(out, scores, head/s.group, from)
+	n = pos + 1 - from
+	s.cache.Accumulate(out, scores[:n], head/s.group, from)
+	s.runs(m, row, pos, func(first, count int) {
+		s.rows.Accumulate(out, scores[n:n+count], 0, first)
+		n += count
+	})
+}
+
+// runs calls f for every run of compressed rows that follow each other in what a token attends to.
+func (s *attention) runs(m *Machine, row, pos int, f func(first, count int)) {
+	if s.rows == nil {
+		return
+	}
+	visible := s.rows.visible(pos)
+	if s.picks == nil {
+		if visible > 0 {
+			f(0, visible)
+		}
+		return
+	}
+	ids := m.ints(*s.picks, row)
+	for i := 0; i < len(ids); {
+		first, end := int(ids[i]), i+1
+		if first < 0 || first >= visible {
+			i++
+			continue
+		}
+		for end < len(ids) && int(ids[end]) == first+end-i && int(ids[end]) < visible {
+			end++
+		}
+		f(first, end-i)
+		i = end
+	}
 }

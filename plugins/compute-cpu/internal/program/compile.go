@@ -120,9 +120,10 @@ func lastStateful(p *plan.Plan) (last *plan.Op) {
 }
 
 func (c *compiler) declare() error {
+	ids := idTables(c.m.Plan)
 	for i, w := range c.m.Plan.Weights {
 		bound, t := c.m.Weights[i], dtype.Type(c.m.Weights[i].Type)
-		if _, ok := kernel.ActFor(t); !ok {
+		if _, ok := kernel.ActFor(t); !ok && !(ids[w.Name] && t == dtype.I32) {
 			return fault.Unsupportedf("weight %q is %v, which the cpu backend has no kernel for", w.Name, t)
 		}
 		rowBytes, err := t.RowBytes(int64(w.Shape[0]))
@@ -157,7 +158,7 @@ func (c *compiler) declare() error {
 	}
 	for _, s := range c.m.Plan.States {
 		switch s.Kind {
-		case plan.StateKind_KV:
+		case plan.StateKind_KV, plan.StateKind_COMPRESSED:
 		case plan.StateKind_CONVOLUTION, plan.StateKind_RECURRENT:
 			if s.Elements > 1<<40 {
 				return fault.Unsupportedf("state %q has %d elements", s.Name, s.Elements)

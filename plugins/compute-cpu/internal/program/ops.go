@@ -33,6 +33,14 @@ func init() {
 		"concat":     concat,
 		"repeat":     repeat,
 
+		"token_row":   tokenRow,
+		"compress":    compressing,
+		"index_top":   indexing,
+		"hc_mix":      hcMix,
+		"hc_head":     hcHead,
+		"hc_collapse": hcCollapse,
+		"hc_expand":   hcExpand,
+
 		"short_conv":      shortConv,
 		"l2_norm":         l2Norm,
 		"gated_delta_net": gatedDeltaNet,
@@ -49,18 +57,8 @@ func embed(c *compiler) error {
 	table, out := c.weightAt(0), c.out(0)
 	factor, late := float32(c.attrs.Float("scale")), c.head
 	c.emit(&embedding{table, rowwise{head: c.head, cost: 2 * out.width(), row: func(m *Machine, _, i int) {
-		at := i
-		if late {
-			at += m.skip
-		}
-		var row []byte
-		if table.byRow >= 0 {
-			row = m.batch.Rows[table.byRow][at*table.rowBytes:]
-		} else {
-			row = table.raw[int(m.batch.Tokens[at])*table.rowBytes:]
-		}
 		x := m.floats(out, i)
-		m.set.Dequantize(table.t, x, row[:table.rowBytes])
+		m.set.Dequantize(table.t, x, table.tokenBytes(m, i, late))
 		if factor != 1 {
 			times(x, x, factor)
 		}
@@ -157,8 +155,8 @@ func rope(c *compiler) error {
 	if divisors != nil {
 		r.divisors = c.weights[divisors.name]
 	}
-	if r.scaling == "yarn" && (r.originalContext == 0 || r.base == 1) {
-		return fault.Corruptf("yarn needs an original_context and a base other than 1")
+	if err := r.check(); err != nil {
+		return err
 	}
 	table := c.angles[r]
 	if table == nil {
@@ -181,9 +179,6 @@ func rope(c *compiler) error {
 }
 
 func attend(c *compiler) error {
-	if c.has(3) || (len(c.op.States) > 1 && c.op.States[1] != "") {
-		return fault.Unsupportedf("the cpu backend has no attention over compressed rows")
-	}
 	a := c.attrs
 	c.head = c.head || c.last
 	s := &attention{q: c.in(0), head: c.head, heads: int(a.Int("heads")), keyDim: int(a.Int("head_dim")), valueDim: int(a.Int("value_dim")),
@@ -207,26 +202,43 @@ func attend(c *compiler) error {
 	if s.hasV {
 		s.v = c.inWhole(2)
 	}
+	scores := int(c.p.options.Context) + 1
+	if len(c.op.States) > 1 && c.op.States[1] != "" {
+		if kvHeads != 1 || s.cache.layout.ValueDim != 0 {
+			return fault.Unsupportedf("the cpu backend attends to compressed rows with one kv head, whose keys are the values, only")
+		}
+		if s.rows, err = c.compressedFor(1); err != nil {
+			return err
+		}
+		if c.has(3) {
+			picks := c.in(3)
+			s.picks = &picks
+			scores += picks.width()
+		} else {
+			scores += s.rows.layout.Positions
+		}
+	}
 	s.out = c.out(0)
-	grow(&c.p.work.scores, int(c.p.options.Context)+1)
+	grow(&c.p.work.scores, scores)
 	grow(&c.p.work.row, s.keyDim)
 	c.emit(s)
 	return nil
 }
 
 func routing(c *compiler) error {
-	if c.has(1) {
-		return fault.Unsupportedf("the cpu backend has no routing with given picks")
-	}
 	a := c.attrs
 	g := &gating{logits: c.in(0), k: int(a.Int("top_k")), fn: a.Text("gating"), bias: c.vector(0), normalize: a.Flag("normalize"),
 		floor: float32(a.Float("norm_floor")), scale: float32(a.Float("scale"))}
+	if c.has(1) {
+		picks := c.in(1)
+		g.picks = &picks
+	}
 	g.ids, g.weights = c.out(0), c.out(1)
 	grow(&c.p.work.row, g.logits.width())
 	if g.bias != nil {
 		grow(&c.p.work.rank, g.logits.width())
 	}
-	c.emit(newRoute(g, c.block.Layer, c.head))
+	c.emit(&route{gating: g, layer: c.block.Layer, rowwise: rowwise{head: c.head, cost: g.logits.width() * (8 + g.k), row: g.pick}})
 	for _, op := range c.rest {
 		if op.Kind != "experts" {
 			continue

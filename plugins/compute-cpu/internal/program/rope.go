@@ -21,6 +21,13 @@ type rotation struct {
 	head               bool
 }
 
+func (r *rotation) check() error {
+	if r.scaling == "yarn" && (r.originalContext == 0 || r.base == 1) {
+		return fault.Corruptf("yarn needs an original_context and a base other than 1")
+	}
+	return nil
+}
+
 // angles holds cosine and sine, times the magnitude, of every token's position.
 type angles struct {
 	rotation
@@ -74,8 +81,12 @@ func (a *angles) fill(m *Machine, _, i int) {
 	if a.head {
 		token += m.skip
 	}
-	pos := float64(m.batch.Position + token)
-	t := m.floats(a.table, i)
+	a.write(m.floats(a.table, i), m.batch.Position+token)
+}
+
+// write fills a row of the table for a position.
+func (a *angles) write(t []float32, position int) {
+	pos := float64(position)
 	cos, sin := t[:len(a.freq)], t[len(a.freq):]
 	for j, f := range a.freq {
 		s, c := math.Sincos(pos * f)

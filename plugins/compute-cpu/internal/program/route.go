@@ -13,14 +13,17 @@ import (
 //	normalize: w /= max(sum of w, norm_floor)
 //	w *= scale
 //
+// Experts that are given are not chosen, only weighed (specs/deepseek4.md 40, 41).
 // Equal values go to the smaller expert first.
 type route struct {
 	rowwise
+	*gating
 	layer uint32
 }
 
 type gating struct {
 	logits, ids, weights ref
+	picks                *ref // nil: choose
 	k                    int
 	fn                   string
 	bias                 *weight
@@ -29,16 +32,21 @@ type gating struct {
 	scale                float32
 }
 
-func newRoute(g *gating, layer uint32, head bool) *route {
-	return &route{layer: layer, rowwise: rowwise{head: head, cost: g.logits.width() * (8 + g.k), row: g.pick}}
-}
-
 func (s *route) run(m *Machine) error {
 	m.failed.Store(false)
 	if err := s.rowwise.run(m); err != nil {
 		return err
 	}
 	if m.failed.Load() {
+		if s.picks != nil {
+			for i := range m.rows(s.head) {
+				for _, id := range m.ints(*s.picks, i) {
+					if id < 0 || int(id) >= s.logits.width() {
+						return fault.Corruptf("layer %d: expert %d of %d is given", s.layer, id, s.logits.width())
+					}
+				}
+			}
+		}
 		return fault.Corruptf("layer %d: router logits are not finite", s.layer)
 	}
 	return nil
@@ -72,14 +80,17 @@ func (g *gating) pick(m *Machine, worker, i int) {
 		rank = w.rank[:len(p)]
 		m.set.Add(rank, p, g.bias.vec)
 	}
-	for k := range ids {
-		best := -1
-		for j, v := range rank {
-			if (best < 0 || v > rank[best]) && !taken(ids[:k], j) {
-				best = j
-			}
+	if g.picks != nil {
+		copy(ids, m.ints(*g.picks, i))
+	} else {
+		choose(ids, rank)
+	}
+	for k, id := range ids {
+		if id < 0 || int(id) >= len(p) {
+			m.failed.Store(true)
+			return
 		}
-		ids[k], weights[k] = int32(best), p[best]
+		weights[k] = p[id]
 	}
 	if g.fn == "softmax_selected" {
 		m.set.Softmax(weights)
@@ -97,6 +108,19 @@ func (g *gating) pick(m *Machine, worker, i int) {
 		for k := range weights {
 			weights[k] *= g.scale
 		}
+	}
+}
+
+// choose fills ids with the places of the largest values, the best first.
+func choose(ids []int32, rank []float32) {
+	for k := range ids {
+		best := -1
+		for j, v := range rank {
+			if (best < 0 || v > rank[best]) && !taken(ids[:k], j) {
+				best = j
+			}
+		}
+		ids[k] = int32(best)
 	}
 }
 
