@@ -346,43 +346,79 @@ INLINE __m256i two_bits(const uint8_t *qs, int j) {
     return _mm256_and_si256(_mm256_srli_epi16(load256(qs), 2 * j), _mm256_set1_epi8(3));
 }
 
+// Loads of one stored vector, part by part, are cheaper than the shuffles gcc would make of them.
+#define STORED(p) __asm__("" : "+m"(*(p)))
+
+// What the 32-element sub-blocks of one codebook block share.
+typedef struct {
+    uint16_t index[64]; // of grid entries, where they are not bytes of the block
+    uint8_t signs[32];
+} codebook;
+
+INLINE int is_wide(int type) { return type == IQ2_XS || type == IQ2_S || type == IQ3_S || is_iq1(type); }
+
+// 16 bytes, and above each the bits of high (16 lanes, bits 8 and up).
+INLINE __m256i indices16(const uint8_t *low, __m256i high) {
+    return _mm256_or_si256(_mm256_cvtepu8_epi16(load128(low)), high);
+}
+
+// Shifts lane i left by shift[i%4].
+INLINE __m256i shift4(__m256i v, int s0, int s1, int s2, int s3) {
+    return _mm256_mullo_epi16(v, _mm256_set1_epi64x(1 << s0 | 1 << s1 << 16 | (int64_t)1 << s2 << 32 | (int64_t)1 << s3 << 48));
+}
+
+// Grid indices 16*i .. 16*i+15.
+INLINE __m256i indices(int type, const uint8_t *w, int i) {
+    const __m256i each4 = _mm256_setr_epi64x(0x8000800080008000, 0x8001800180018001, 0x8002800280028002, 0x8003800380038003);
+    const __m256i each4x16 = _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706);
+    const __m256i bits11 = _mm256_set1_epi16(0x700);
+    __m256i high;
+    switch (type) {
+    case IQ2_XS: return _mm256_and_si256(load256(w + 2 + 32 * i), _mm256_set1_epi16(511));
+    case IQ2_S: // two bits each
+        high = shift4(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)load_u32(w + 66 + 4 * i)), each4), 8, 6, 4, 2);
+        return indices16(w + 2 + 16 * i, _mm256_and_si256(high, _mm256_set1_epi16(0x300)));
+    case IQ3_S: { // one bit each
+        const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, -32768);
+        high = _mm256_and_si256(_mm256_set1_epi16((short)load_u16(w + 66 + 2 * i)), bit);
+        return indices16(w + 2 + 16 * i, _mm256_and_si256(_mm256_cmpeq_epi16(high, bit), _mm256_set1_epi16(256)));
+    }
+    case IQ1_S: // three bits each
+        high = shift4(_mm256_shuffle_epi8(_mm256_set1_epi64x((int64_t)load_u64(w + 34 + 8 * i)), each4x16), 13, 10, 7, 4);
+        return indices16(w + 2 + 16 * i, _mm256_and_si256(_mm256_srli_epi16(high, 5), bits11));
+    default: // IQ1_M: the same, in nibbles
+        high = _mm256_cvtepu8_epi16(load128(w + 32 + 8 * i));
+        high = _mm256_permute4x64_epi64(high, 0x50);
+        high = shift4(_mm256_unpacklo_epi16(high, high), 8, 4, 8, 4);
+        return indices16(w + 16 * i, _mm256_and_si256(high, bits11));
+    }
+}
+
+// Entries of eight bytes.
 INLINE __m256i grid8(const uint64_t *grid, unsigned a, unsigned b, unsigned c, unsigned d) {
     return _mm256_setr_epi64x((int64_t)grid[a], (int64_t)grid[b], (int64_t)grid[c], (int64_t)grid[d]);
 }
 
-// Entries of four bytes, their indices the bytes at q with bit t of high as bit 8 of index t.
-INLINE __m256i grid4(const uint32_t *grid, const uint8_t *q, unsigned high) {
-#define ENTRY(t) (int32_t)grid[q[t] | ((high << (8 - (t))) & 256)]
-    return _mm256_setr_epi32(ENTRY(0), ENTRY(1), ENTRY(2), ENTRY(3), ENTRY(4), ENTRY(5), ENTRY(6), ENTRY(7));
-#undef ENTRY
-}
+// Entries of four bytes, in sub-block g; index is of bytes or 16-bit numbers.
+#define GRID4(grid, i)                                                                                                  \
+    _mm256_setr_epi32((int32_t)grid[(i)[0]], (int32_t)grid[(i)[1]], (int32_t)grid[(i)[2]], (int32_t)grid[(i)[3]],       \
+                      (int32_t)grid[(i)[4]], (int32_t)grid[(i)[5]], (int32_t)grid[(i)[6]], (int32_t)grid[(i)[7]])
+#define GRID8(grid, i) grid8(grid, (i)[0], (i)[1], (i)[2], (i)[3])
 
 // Magnitudes of sub-block g of an IQ2 or IQ3 block, codes of an IQ1 block.
-INLINE __m256i grid_codes(int type, const uint8_t *w, int g) {
-    const uint8_t *q = w + 2 + 4 * g, *q2 = w + 2 + 8 * g;
-    unsigned h;
+INLINE __m256i grid_codes(int type, const uint8_t *w, const codebook *c, int g) {
     switch (type) {
-    case IQ2_XXS: return grid8(grid_iq2_xxs, q2[0], q2[1], q2[2], q2[3]);
-    case IQ2_XS:
-        return grid8(grid_iq2_xs, load_u16(q2) & 511, load_u16(q2 + 2) & 511, load_u16(q2 + 4) & 511, load_u16(q2 + 6) & 511);
-    case IQ2_S:
-        h = w[66 + g];
-        return grid8(grid_iq2_s, q[0] | (h << 8 & 768), q[1] | (h << 6 & 768), q[2] | (h << 4 & 768), q[3] | (h << 2 & 768));
-    case IQ3_XXS: return grid4(grid_iq3_xxs, q2, 0);
-    case IQ3_S: return grid4(grid_iq3_s, q2, w[66 + g]);
-    case IQ1_S:
-        h = load_u16(w + 34 + 2 * g);
-        return _mm256_add_epi8(
-            grid8(grid_iq1, q[0] | (h << 8 & 1792), q[1] | (h << 5 & 1792), q[2] | (h << 2 & 1792), q[3] | (h >> 1 & 1792)),
-            _mm256_set1_epi8(h >> 15 ? 8 : 10));
-    default: // IQ1_M
-        q = w + 4 * g;
-        h = load_u16(w + 32 + 2 * g);
-        __m256i down = _mm256_and_si256(_mm256_srlv_epi64(_mm256_set1_epi64x(h), _mm256_setr_epi64x(2, 6, 10, 14)), _mm256_set1_epi64x(2));
-        down = _mm256_shuffle_epi8(down, _mm256_setr_epi64x(0, 0x0808080808080808, 0, 0x0808080808080808));
-        return _mm256_add_epi8(
-            grid8(grid_iq1, q[0] | (h << 8 & 1792), q[1] | (h << 4 & 1792), q[2] | (h & 1792), q[3] | (h >> 4 & 1792)),
-            _mm256_sub_epi8(_mm256_set1_epi8(10), down));
+    case IQ2_XXS: return GRID8(grid_iq2_xxs, w + 2 + 8 * g);
+    case IQ2_XS: return GRID8(grid_iq2_xs, c->index + 4 * g);
+    case IQ2_S: return GRID8(grid_iq2_s, c->index + 4 * g);
+    case IQ3_XXS: return GRID4(grid_iq3_xxs, w + 2 + 8 * g);
+    case IQ3_S: return GRID4(grid_iq3_s, c->index + 8 * g);
+    case IQ1_S: return _mm256_add_epi8(GRID8(grid_iq1, c->index + 4 * g), _mm256_set1_epi8(load_u16(w + 34 + 2 * g) >> 15 ? 8 : 10));
+    default: { // IQ1_M: bits 3, 7, 11, 15 say which eights are shifted down
+        __m256i down = _mm256_srlv_epi64(_mm256_set1_epi64x(load_u16(w + 32 + 2 * g)), _mm256_setr_epi64x(2, 6, 10, 14));
+        down = _mm256_shuffle_epi8(_mm256_and_si256(down, _mm256_set1_epi64x(2)), _mm256_setr_epi64x(0, 0x0808080808080808, 0, 0x0808080808080808));
+        return _mm256_add_epi8(GRID8(grid_iq1, c->index + 4 * g), _mm256_sub_epi8(_mm256_set1_epi8(10), down));
+    }
     }
 }
 
@@ -401,35 +437,49 @@ INLINE __m256i with_parity(__m256i t) {
     return _mm256_or_si256(t, _mm256_shuffle_epi8(odd, folded));
 }
 
-// The 256 sign bits of an IQ2 or IQ3 block: in the block, or computed into buf.
-INLINE const uint8_t *sign_bits(int type, const uint8_t *w, uint8_t buf[32]) {
-    __m256i t;
-    if (type == IQ2_S) return w + 34;
-    if (type == IQ3_S) return w + 74;
+// The sign bits of an IQ2 or IQ3 block that does not have them as such.
+INLINE __m256i sign_bits(int type, const uint8_t *w) {
+    __m256i t, u;
     if (type == IQ2_XS) {
         t = _mm256_packus_epi16(_mm256_srli_epi16(load256(w + 2), 9), _mm256_srli_epi16(load256(w + 34), 9));
-        t = _mm256_permute4x64_epi64(t, 0xd8);
-    } else {
-        __m256i u = sign_words(type, w);
-        t = _mm256_and_si256(u, _mm256_set1_epi32(0x7f));
-        t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 1), _mm256_set1_epi32(0x7f00)));
-        t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 2), _mm256_set1_epi32(0x7f0000)));
-        t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 3), _mm256_set1_epi32(0x7f000000)));
+        return with_parity(_mm256_permute4x64_epi64(t, 0xd8));
     }
-    _mm256_storeu_si256((__m256i *)buf, with_parity(t));
-    return buf;
+    u = sign_words(type, w);
+    t = _mm256_and_si256(u, _mm256_set1_epi32(0x7f));
+    t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 1), _mm256_set1_epi32(0x7f00)));
+    t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 2), _mm256_set1_epi32(0x7f0000)));
+    t = _mm256_or_si256(t, _mm256_and_si256(_mm256_slli_epi32(u, 3), _mm256_set1_epi32(0x7f000000)));
+    return with_parity(t);
 }
 
-INLINE __m256i plus_minus(const uint8_t *signs, int b) { // 1 or -1
-    return _mm256_or_si256(spread_bits(load_u32(signs + 4 * b)), _mm256_set1_epi8(1));
+INLINE int has_sign_bytes(int type) { return type == IQ2_S || type == IQ3_S; }
+
+INLINE void open_codebook(int type, const uint8_t *w, codebook *c) {
+    if (is_wide(type)) {
+        const int n = type == IQ3_S ? 4 : 2;
+        for (int i = 0; i < n; i++) {
+            _mm256_storeu_si256((__m256i *)(c->index + 16 * i), indices(type, w, i));
+        }
+        STORED(&c->index);
+    }
+    if (is_iq23(type) && !has_sign_bytes(type)) {
+        _mm256_storeu_si256((__m256i *)c->signs, sign_bits(type, w));
+        STORED(&c->signs);
+    }
+}
+
+// 1 or -1 for each element of sub-block g of an IQ2 or IQ3 block.
+INLINE __m256i plus_minus(int type, const uint8_t *w, const codebook *c, int g) {
+    const uint8_t *signs = type == IQ2_S ? w + 34 : type == IQ3_S ? w + 74 : c->signs;
+    return _mm256_or_si256(spread_bits(load_u32(signs + 4 * g)), _mm256_set1_epi8(1));
 }
 
 // Codes of sub-block b (32 elements): unsigned, bias_k more than the true ones, or as they are if the type has_sign; of
 // IQ2 and IQ3 blocks the magnitudes.
-INLINE __m256i codes_k(int type, const uint8_t *w, int b) {
+INLINE __m256i codes_k(int type, const uint8_t *w, const codebook *c, int b) {
     const __m256i low4 = _mm256_set1_epi8(15);
     int h = b / 4, j = b % 4;
-    if (is_iq1(type) || is_iq23(type)) return grid_codes(type, w, b);
+    if (is_iq1(type) || is_iq23(type)) return grid_codes(type, w, c, b);
     switch (type) {
     case TQ2_0: return two_bits(w + 32 * h, j);
     case Q2_K: return two_bits(w + 16 + 32 * h, j);
@@ -562,16 +612,14 @@ INLINE __m128i bsums32(const uint8_t *act) { return _mm_hadd_epi16(load128(act +
 // Adds Σ scale * code * activation of one super-block to the lanes of sum. scales holds in each half those that half
 // needs: for Q4_K and Q5_K bytes, sub-block b's at byte b; for others 16-bit numbers, of even sixteens in the low half,
 // of odd ones in the high half.
-INLINE __m256i dot_k(int type, const uint8_t *w, const uint8_t *act, __m256i scales, __m256i sum) {
+INLINE __m256i dot_k(int type, const uint8_t *w, const codebook *c, const uint8_t *act, __m256i scales, __m256i sum) {
     const uint8_t *y = act + 4;
-    uint8_t buf[32];
-    const uint8_t *signs = is_iq23(type) ? sign_bits(type, w, buf) : 0;
     UNROLL for (int b = 0; b < 8; b++) {
         // A scale in all 16-bit lanes, zero-extended if a byte.
         int pick = is_k45(type) ? b | 0x8000 : 2 * b | (2 * b + 1) << 8;
         __m256i scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)pick));
-        __m256i q = codes_k(type, w, b), v = load256(y + 32 * b);
-        if (is_iq23(type)) v = _mm256_sign_epi8(v, plus_minus(signs, b));
+        __m256i q = codes_k(type, w, c, b), v = load256(y + 32 * b);
+        if (is_iq23(type)) v = _mm256_sign_epi8(v, plus_minus(type, w, c, b));
         if (has_sign(type)) v = _mm256_sign_epi8(v, q), q = _mm256_abs_epi8(q);
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(q, v), scale));
         KEEP(sum);
@@ -590,8 +638,8 @@ INLINE __m128 vec_k45(int type, const uint8_t *w, int64_t stride, int64_t blocks
             prefetch(&next, 2 * block_bytes(type));
             __m256i scales = scales_k45(w0, w1), zero = _mm256_setzero_si256();
             m[r / 2] = _mm256_madd_epi16(_mm256_unpackhi_epi8(scales, zero), bsums);
-            s[r] = dot_k(type, w0, act, _mm256_permute2x128_si256(scales, scales, 0x00), zero);
-            s[r + 1] = dot_k(type, w1, act, _mm256_permute2x128_si256(scales, scales, 0x11), zero);
+            s[r] = dot_k(type, w0, 0, act, _mm256_permute2x128_si256(scales, scales, 0x00), zero);
+            s[r + 1] = dot_k(type, w1, 0, act, _mm256_permute2x128_si256(scales, scales, 0x11), zero);
         }
         __m128i sum = sum4(s[0], s[1], s[2], s[3]);
         __m256i even_odd = _mm256_hadd_epi32(m[0], m[1]); // rows 0 and 2 | rows 1 and 3
@@ -615,6 +663,8 @@ INLINE __m128 vec_k16(int type, const uint8_t *w, int64_t stride, int64_t blocks
     stretch next = stretch_after(w, 4 * stride);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
         __m256i s[4], m[4], bsums = load256(act + 260);
+        codebook books[4]; // all before the first use: what was stored takes a while to load
+        UNROLL for (int r = 0; r < 4; r++) open_codebook(type, w + r * stride, &books[r]);
         UNROLL for (int r = 0; r < 4; r++) {
             const uint8_t *wr = w + r * stride;
             prefetch(&next, block_bytes(type));
@@ -629,7 +679,7 @@ INLINE __m128 vec_k16(int type, const uint8_t *w, int64_t stride, int64_t blocks
                 start = _mm256_sub_epi32(start, _mm256_madd_epi16(biases, bsums));
             }
             if (type == Q2_K) m[r] = _mm256_madd_epi16(mins_q2_k(wr), bsums);
-            s[r] = dot_k(type, wr, act, scales, start);
+            s[r] = dot_k(type, wr, &books[r], act, scales, start);
         }
         __m128 dy = _mm_set1_ps(load_f32(act)), d = d4(type, w, stride), v = _mm_cvtepi32_ps(sum4(s[0], s[1], s[2], s[3]));
         if (type == Q2_K) {
@@ -683,15 +733,15 @@ INLINE void unpack_k(int type, tile_k *t, const uint8_t *w, int64_t stride, stre
     } else if (bias_k(type)) {
         for (int i = 0; i < 8; i++) t->pairs[i] = _mm256_mullo_epi16(v[i], _mm256_set1_epi16((short)bias_k(type)));
     }
-    uint8_t buf[8][32];
-    const uint8_t *signs[8];
-    UNROLL for (int r = 0; r < 8; r++) signs[r] = is_iq23(type) ? sign_bits(type, w + r * stride, buf[r]) : 0;
+    codebook books[8];
+    UNROLL for (int r = 0; r < 8; r++) open_codebook(type, w + r * stride, &books[r]);
     UNROLL for (int b = 0; b < 8; b++) {
         prefetch(next, block_bytes(type));
         UNROLL for (int r = 0; r < 8; r++) {
-            v[r] = codes_k(type, w + r * stride, b);
+            const uint8_t *wr = w + r * stride;
+            v[r] = codes_k(type, wr, &books[r], b);
             if (is_iq23(type)) {
-                v[r] = _mm256_add_epi8(_mm256_sign_epi8(v[r], plus_minus(signs[r], b)), _mm256_set1_epi8((char)bias_k(type)));
+                v[r] = _mm256_add_epi8(_mm256_sign_epi8(v[r], plus_minus(type, wr, &books[r], b)), _mm256_set1_epi8((char)bias_k(type)));
             }
         }
         transpose8(v);
