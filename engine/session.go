@@ -246,8 +246,12 @@ func (s *Session) rewind(ctx context.Context, want []int32) (int, error) {
 	if !s.e.trimmable {
 		keep = 0
 	}
+	err := s.e.sequence.Trim(keep)
+	if keep > 0 && fault.KindOf(err) == fault.Unsupported { // a windowed state has lost what is needed
+		keep, err = 0, s.e.sequence.Trim(0)
+	}
 	s.tokens = s.tokens[:keep]
-	return keep, s.e.sequence.Trim(keep)
+	return keep, err
 }
 
 // prefill evaluates tokens in batches; the logits of the last one go to logits (nil = not wanted).

@@ -53,7 +53,8 @@ type Sequence interface {
 	// continue the sequence. When it fails the states of the sequence are undefined until Reset.
 	Eval(ctx context.Context, b *Batch, host Host) error
 	// Trim forgets every position from the given one on. Models with states that cannot be trimmed refuse any
-	// position but the current one and 0 (which resets).
+	// position but the current one and 0 (which resets). Windowed states refuse, as [fault.Unsupported], a position of
+	// whose window they have overwritten a part; the sequence stays as it is then.
 	Trim(position int) error
 	// Close frees what Load took. The region stays.
 	Close() error

@@ -8,6 +8,10 @@
 // Entries of one head lie next to each other, so that attention reads memory in order. Keys are stored as they come:
 // after normalisation and rotation. Forgetting a tail needs no work here: an entry counts when the caller asks for it.
 //
+// A cache is a ring: position p takes the place of p - Positions. Callers that never ask for more than Positions at once,
+// nor for older ones than they have overwritten, need not know. Where the ring wraps has no influence on results, since
+// kernels add up in the order of the positions.
+//
 // # Concurrency
 //
 // Put of different positions, and reads of positions already put, may run at the same time.
@@ -20,7 +24,7 @@ import (
 
 // Layout is the shape of a cache.
 type Layout struct {
-	Positions int
+	Positions int  // that are kept
 	Heads     int  // key-value heads
 	KeyDim    int  // elements of one key
 	ValueDim  int  // elements of one value; 0: the key is also the value
@@ -70,6 +74,7 @@ func New(set *kernel.Set, l Layout, mem []byte) *Cache {
 
 // Put stores position pos: k is Heads x KeyDim, v is Heads x ValueDim (ignored when the key is the value).
 func (c *Cache) Put(pos int, k, v []float32) {
+	pos %= c.Positions
 	for h := range c.Heads {
 		c.put(c.k16, c.k32, h*c.keyed+pos*c.KeyDim, k[h*c.KeyDim:][:c.KeyDim])
 		if c.ValueDim > 0 {
@@ -88,7 +93,15 @@ func (c *Cache) put(half []uint16, full []float32, at int, x []float32) {
 
 // Scores computes out[u] = q . key of position from+u, for every u of out.
 func (c *Cache) Scores(out, q []float32, head, from int) {
-	at := head*c.keyed + from*c.KeyDim
+	slot, rest := c.wrap(&out, from)
+	c.scores(out, q, head, slot)
+	if len(rest) > 0 {
+		c.scores(rest, q, head, 0)
+	}
+}
+
+func (c *Cache) scores(out, q []float32, head, slot int) {
+	at := head*c.keyed + slot*c.KeyDim
 	if c.Half {
 		c.set.DotRowsF16(out, q, c.k16[at:], c.KeyDim, len(out))
 	} else {
@@ -98,10 +111,28 @@ func (c *Cache) Scores(out, q []float32, head, from int) {
 
 // Accumulate adds the sum over u of p[u] times the value of position from+u to out.
 func (c *Cache) Accumulate(out, p []float32, head, from int) {
-	at := head*c.spanned + from*c.valueDim
+	slot, rest := c.wrap(&p, from)
+	c.accumulate(out, p, head, slot)
+	if len(rest) > 0 {
+		c.accumulate(out, rest, head, 0)
+	}
+}
+
+func (c *Cache) accumulate(out, p []float32, head, slot int) {
+	at := head*c.spanned + slot*c.valueDim
 	if c.Half {
 		c.set.AccRowsF16(out, p, c.v16[at:], c.valueDim, len(p))
 	} else {
 		c.set.AccRowsF32(out, p, c.v32[at:], c.valueDim, len(p))
 	}
+}
+
+// wrap returns where position from lies, and cuts off what of run, one element for each position from there on, lies at
+// the begin of the ring.
+func (c *Cache) wrap(run *[]float32, from int) (slot int, rest []float32) {
+	slot = from % c.Positions
+	if n := c.Positions - slot; n < len(*run) {
+		*run, rest = (*run)[:n], (*run)[n:]
+	}
+	return slot, rest
 }

@@ -63,3 +63,26 @@ func TestCache(t *testing.T) {
 	}
 	require.EqualValues(t, 5*3*(4+2)*2, kv.Layout{Positions: 5, Heads: 3, KeyDim: 4, ValueDim: 2, Half: true}.Bytes())
 }
+
+// TestRing: a cache of 5 positions holds the last 5 of 8.
+func TestRing(t *testing.T) {
+	for _, half := range []bool{false, true} {
+		l := kv.Layout{Positions: 5, Heads: 2, KeyDim: 2, ValueDim: 1, Half: half}
+		a, err := arena.New(l.Bytes())
+		require.NoError(t, err)
+		defer a.Close()
+		c := kv.New(kernel.Reference(), l, a.Bytes())
+		for pos := range 8 {
+			p := float32(pos)
+			c.Put(pos, []float32{p, 1, 10 * p, 1}, []float32{p, 100 + p})
+		}
+		scores := make([]float32, 5)
+		c.Scores(scores, []float32{1, 0.5}, 1, 3)
+		require.Equal(t, []float32{30.5, 40.5, 50.5, 60.5, 70.5}, scores)
+		c.Scores(scores[:2], []float32{1, 0}, 0, 6)
+		require.Equal(t, []float32{6, 7}, scores[:2])
+		out := []float32{0.5}
+		c.Accumulate(out, []float32{1, 2, 4, 8, 16}, 1, 3)
+		require.Equal(t, []float32{0.5 + 103 + 2*104 + 4*105 + 8*106 + 16*107}, out)
+	}
+}

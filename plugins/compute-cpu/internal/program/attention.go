@@ -10,6 +10,8 @@ import (
 type cache struct {
 	*kv.Cache
 	layout kv.Layout
+	name   string
+	window int // positions of which the state keeps the last; 0: all
 }
 
 // attention stores the keys and values of the batch, then lets every token see those at or before its position

@@ -271,13 +271,13 @@ func (c *compiler) rounded(x ref, a kernel.Act) (ref, *rounding) {
 // cacheFor returns the cache of state i.
 func (c *compiler) cacheFor(i, heads, keyDim, valueDim int) (*cache, error) {
 	name := c.op.States[i]
-	l := kv.Layout{Positions: int(c.p.options.Context), Heads: heads, KeyDim: keyDim, ValueDim: valueDim, Half: c.p.options.KvType == compute.KVType_F16}
+	l := kv.Layout{Positions: c.positions(c.states[name]), Heads: heads, KeyDim: keyDim, ValueDim: valueDim, Half: c.p.options.KvType == compute.KVType_F16}
 	if s := c.states[name]; s.ValueWidth == 0 {
 		l.ValueDim = 0
 	}
 	have := c.caches[name]
 	if have == nil {
-		have = &cache{layout: l}
+		have = &cache{layout: l, name: name, window: int(c.states[name].Window)}
 		c.caches[name] = have
 		c.p.caches = append(c.p.caches, have)
 	}

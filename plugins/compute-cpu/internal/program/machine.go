@@ -23,8 +23,9 @@ type Machine struct {
 	states  *arena.Arena
 	workers []scratch
 
-	length int  // positions in the states
-	torn   bool // an evaluation stopped half way through fixed states
+	length  int  // positions in the states
+	written int  // positions that have been in them since they were empty
+	torn    bool // an evaluation stopped half way through fixed states
 
 	// The evaluation in progress.
 	ctx  context.Context
@@ -58,6 +59,7 @@ func (m *Machine) Eval(ctx context.Context, b *compute.Batch, host compute.Host)
 	m.skip = m.tokens - m.wanted
 	m.logits.f32 = b.Logits
 	m.torn = len(m.fixed) > 0
+	m.written = max(m.written, b.Position+m.tokens)
 	for _, s := range m.steps {
 		if err := s.run(m); err != nil {
 			return err
@@ -96,15 +98,22 @@ func (m *Machine) check(b *compute.Batch) error {
 	return nil
 }
 
-// Trim forgets every position from the given one on. Fixed states only know the current position and 0.
+// Trim forgets every position from the given one on. Fixed states only know the current position and 0, windowed caches
+// those whose window they still hold. A refused Trim changes nothing.
 func (m *Machine) Trim(position int) error {
 	if position < 0 || position > m.length {
 		return fault.Bugf("trim to position %d of %d", position, m.length)
+	}
+	if err := m.windowsAt(position); err != nil {
+		return err
 	}
 	if err := m.rewind(position); err != nil {
 		return err
 	}
 	m.length = position
+	if position == 0 {
+		m.written = 0
+	}
 	return nil
 }
 
