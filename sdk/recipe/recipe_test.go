@@ -48,6 +48,8 @@ func (m *model) metaType(h int32) int32 {
 		return typeFloat64
 	case float32:
 		return typeFloat32
+	case []float64:
+		return typeFloat64 | typeArray
 	case bool:
 		return typeBool
 	case string:
@@ -61,6 +63,8 @@ func (m *model) metaType(h int32) int32 {
 func (m *model) metaLen(h int32) int32 {
 	switch v := m.handles[h].(type) {
 	case []int:
+		return int32(len(v))
+	case []float64:
 		return int32(len(v))
 	case []string:
 		return int32(len(v))
@@ -91,6 +95,8 @@ func (m *model) metaFloat(h, i int32) float64 {
 		return float64(v)
 	case float64:
 		return v
+	case []float64:
+		return v[i]
 	}
 	panic("not a float")
 }
@@ -298,7 +304,7 @@ func TestGetters(t *testing.T) {
 	m.keys = map[string]any{
 		"general.architecture": "test", "test.n": 32, "test.negative": -32, "test.huge": uint64(math.MaxUint64), "test.one": []int{2},
 		"test.each": []int{1, 2, 3}, "test.x": float32(0.5), "test.nan": math.NaN(), "test.yes": true, "test.flag": 1,
-		"test.two": 2, "test.bits": []int{1, 0}, "test.s": "abc", "tokenizer.ggml.tokens": []string{"a", "b"},
+		"test.two": 2, "test.slopes": []float64{0.5, 2, math.NaN()}, "test.bits": []int{1, 0}, "test.s": "abc", "tokenizer.ggml.tokens": []string{"a", "b"},
 	}
 	good := func(t *testing.T, want any, get func(*Builder) any) {
 		t.Helper()
@@ -319,6 +325,12 @@ func TestGetters(t *testing.T) {
 	good(t, []bool{true, true, true}, func(b *Builder) any { return b.PerLayerBool("each", 3) })
 	good(t, []bool{true, true}, func(b *Builder) any { return b.PerLayerBool("yes", 2) })
 	good(t, []bool{true, false}, func(b *Builder) any { return b.PerLayerBool("bits", 2) })
+	good(t, []int{1, 2}, func(b *Builder) any { return b.LeadingUints("each", 2, 1, 2) })
+	good(t, []int{32, 32}, func(b *Builder) any { return b.LeadingUints("n", 2, 1, 100) })
+	good(t, []float64{0.5, 2}, func(b *Builder) any { return b.LeadingFloatsOr("slopes", 0, 2, 0, 2) })
+	good(t, []float64{0.5, 0.5}, func(b *Builder) any { return b.LeadingFloatsOr("x", 0, 2, 0, 2) })
+	good(t, []float64{1, 2}, func(b *Builder) any { return b.LeadingFloatsOr("each", 0, 2, 0, 2) })
+	good(t, []float64{7, 7}, func(b *Builder) any { return b.LeadingFloatsOr("absent", 7, 2, 0, 2) })
 	good(t, 0.5, func(b *Builder) any { return b.Float("x", 0, 1) })
 	good(t, 32.0, func(b *Builder) any { return b.Float("n", 0, 100) })
 	good(t, 1.5, func(b *Builder) any { return b.FloatOr("absent", 1.5, 0, 1) })
@@ -351,6 +363,13 @@ func TestGetters(t *testing.T) {
 		func(b *Builder) { b.PerLayerBool("each", 4) })
 	bad(t, `key "test.x": expected truth values, found float32`, func(b *Builder) { b.PerLayerBool("x", 4) })
 	bad(t, `key "test.absent" is missing`, func(b *Builder) { b.PerLayerBool("absent", 4) })
+	bad(t, `key "test.each": expected one number, or one for each of 4 layers, found array of 3 int64`,
+		func(b *Builder) { b.LeadingUints("each", 4, 1, 31) })
+	bad(t, `key "test.each": expected 1 to 2, found 3`, func(b *Builder) { b.LeadingUints("each", 3, 1, 2) })
+	bad(t, `key "test.slopes": expected 0 to 2, found NaN`, func(b *Builder) { b.LeadingFloatsOr("slopes", 0, 3, 0, 2) })
+	bad(t, `key "test.slopes": expected one number, or one for each of 4 layers, found array of 3 float64`,
+		func(b *Builder) { b.LeadingFloatsOr("slopes", 0, 4, 0, 2) })
+	bad(t, `key "test.s": expected numbers, found string`, func(b *Builder) { b.LeadingFloatsOr("s", 0, 3, 0, 2) })
 	bad(t, `key "test.nan": expected 0 to 1, found NaN`, func(b *Builder) { b.Float("nan", 0, 1) })
 	bad(t, `key "test.s": expected a number, found string`, func(b *Builder) { b.Float("s", 0, 1) })
 	bad(t, `key "test.n": expected a string, found int64`, func(b *Builder) { b.Text("n") })
