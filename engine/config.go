@@ -31,7 +31,7 @@ type Config struct {
 	Policy      string // of the cache, see package policy; "" = DefaultPolicy
 	KV          compute.KVType
 	Prefetch    Prefetch // which experts are read before a layer has picked them; "" = PrefetchRouter
-	ExpertsUsed int // experts per token instead of the model's own number: changes the output. 0 = the model's
+	ExpertsUsed int      // experts per token instead of the model's own number: changes the output. 0 = the model's
 
 	// RecipeCache is a folder for compiled recipes; "" compiles anew each time.
 	RecipeCache string
@@ -41,6 +41,7 @@ type Config struct {
 	Log      zerolog.Logger
 	Progress func(Progress)                                     // nil = silent; called from the goroutine that called the engine
 	OnRoute  func(layer, k int, ids []int32, weights []float32) // sees every routing decision; must not keep the slices
+	OnWave   func(layer int, slots []expert.Slot)               // sees what the cache had of it, in one call or more; likewise
 }
 
 // Defaults of Config.
@@ -48,7 +49,7 @@ const (
 	DefaultContext = 4096
 	DefaultBatch   = 512
 	DefaultReaders = 8
-	DefaultPolicy  = "decayed"
+	DefaultPolicy  = "forecast"
 )
 
 // Prefetch says how experts are guessed ahead. It changes speed and counters, never the text.

@@ -41,7 +41,7 @@ func TestIdentity(t *testing.T) {
 				variants["split"] = func(c *engine.Config) { c.Model = split }
 			}
 			for i, f := range []float64{1, 1.3, 2, 4, 16} {
-				for _, policy := range []string{"lru", "decayed"} {
+				for _, policy := range []string{"lru", "decayed", "forecast"} {
 					variants[fmt.Sprintf("cache %d %s", i, policy)] = func(c *engine.Config) {
 						c.CacheBytes, c.Policy, c.Threads = int64(float64(least)*f), policy, 1+i%2
 					}

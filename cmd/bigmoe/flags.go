@@ -51,7 +51,7 @@ type engineFlags struct {
 func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	f.modelFlags.add(fs)
 	f.io = choice{"auto", []string{"auto", "direct", "buffered"}}
-	f.policy = choice{"frequency", []string{"frequency", "lru"}}
+	f.policy = choice{"forecast", []string{"forecast", "frequency", "lru"}}
 	f.prefetch = choice{"auto", []string{"auto", "router", "off"}}
 	f.kv = choice{kv, []string{"f16", "f32"}}
 	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: built-in cpu, or `PATH` of a program")
@@ -62,7 +62,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	fs.IntVar(&f.threads, "threads", 0, "compute threads; default: one per core")
 	fs.IntVar(&f.ioThreads, "io-threads", 0, "reads in flight; default: 8")
 	fs.Var(&f.io, "io", "how experts are read: auto (direct where that works), direct or buffered")
-	fs.Var(&f.policy, "policy", "which experts stay in the cache: frequency (decayed) or lru")
+	fs.Var(&f.policy, "policy", "which experts stay in the cache: forecast (those expected soonest), frequency (decayed) or lru")
 	fs.Var(&f.prefetch, "prefetch", "which experts are read before a layer picks them: router (what the next layer's router makes of this one's input), off, or auto (router, but off with --policy lru, so that it can be compared with a replay)")
 	fs.Var(&f.kv, "kv", "precision of the key-value cache: f16 or f32")
 	fs.IntVar(&f.expertsUsed, "experts-used", 0, "experts per token and layer instead of the model's own `NUMBER`; lossy: changes the text")

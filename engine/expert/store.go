@@ -62,7 +62,7 @@ type Config struct {
 	Ready     []uint32 // one readiness word per slot
 
 	BudgetBytes int64
-	Policy      policy.Policy // nil: decayed frequency; belongs to the store from now on
+	Policy      policy.Policy // nil: forecast; belongs to the store from now on
 	Readers     int           // 0: DefaultReaders
 	Mode        IOMode        // "": Auto
 
@@ -76,6 +76,7 @@ type Config struct {
 // Slot is where an expert is, or will be.
 type Slot struct {
 	Expert int32
+	Hit    bool             // it was resident or on the way before the batch
 	Ready  uint32           // number of its readiness word
 	Gen    uint32           // generation of the readiness word
 	Parts  [MaxParts]uint64 // region offsets of the payloads
@@ -163,7 +164,7 @@ func Open(cfg Config) (*Store, error) {
 		cfg.FS = vfs.OS()
 	}
 	if cfg.Policy == nil {
-		cfg.Policy = policy.NewDecayedFrequency(policy.DefaultHalfLife)
+		cfg.Policy = policy.NewForecast()
 	}
 	if cfg.Readers == 0 {
 		cfg.Readers = DefaultReaders
@@ -243,13 +244,13 @@ func (s *Store) addBanks() error {
 		s.banks = append(s.banks, d)
 		keys += int32(b.Experts)
 	}
-	bytes := make([]int64, 0, keys)
+	bytes, layerOf := make([]int64, 0, keys), make([]int32, 0, keys)
 	for i := range s.banks {
 		for range s.banks[i].Experts {
-			bytes = append(bytes, s.banks[i].bytes)
+			bytes, layerOf = append(bytes, s.banks[i].bytes), append(layerOf, int32(s.banks[i].Layer))
 		}
 	}
-	s.ledger = policy.NewLedger(bytes, s.layout.BudgetBytes, s.cfg.Policy)
+	s.ledger = policy.NewLedger(bytes, layerOf, s.layout.BudgetBytes, s.cfg.Policy)
 	s.slotOf = make([]int32, keys)
 	return nil
 }
@@ -328,6 +329,7 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 		s.slots[n].pins++
 		b.held = append(b.held, n)
 		b.Slots = append(b.Slots, s.describe(n))
+		b.Slots[i].Hit = b.wave.Hit[i]
 	}
 	s.discardPending()
 

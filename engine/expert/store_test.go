@@ -207,7 +207,7 @@ func TestMetamorphic(t *testing.T) {
 				mem.cfg.FS = fs
 				mem.cfg.Readers = []int{1, 8}[seed%2]
 				mem.cfg.Mode = []IOMode{Auto, BufferedOnly}[seed/2%2]
-				mem.cfg.Policy = []policy.Policy{policy.NewLRU(), policy.NewDecayedFrequency(4)}[rnd.IntN(2)]
+				mem.cfg.Policy = []policy.Policy{policy.NewLRU(), policy.NewDecayedFrequency(4), policy.NewForecast()}[rnd.IntN(3)]
 				s, err := Open(mem.cfg)
 				require.NoError(t, err)
 				fs.Set(hook())
@@ -847,6 +847,7 @@ func TestCloseFailsWaitingBatches(t *testing.T) {
 func TestPhysicalMemory(t *testing.T) {
 	m := newModel(t)
 	mem := m.config(t, 10*13_192)
+	mem.cfg.Policy = policy.NewDecayedFrequency(policy.DefaultHalfLife)
 	resident := map[uint64]bool{}
 	var mu sync.Mutex
 	discard := mem.cfg.Discard
@@ -1018,7 +1019,7 @@ func playTrace(t testing.TB, s *Store, tr *replay.Trace, from, to int, b *Batch)
 func TestStoreEqualsReplay(t *testing.T) {
 	tr, err := replay.Open("../../testdata/traces/qwen3-30b-a3b-k6.csv.gz")
 	require.NoError(t, err)
-	for _, name := range []string{"lru", "decayed"} {
+	for _, name := range []string{"lru", "decayed", "forecast"} {
 		for _, mib := range []int64{500, 4000} {
 			p, err := policy.New(name)
 			require.NoError(t, err)

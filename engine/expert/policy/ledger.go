@@ -8,6 +8,9 @@ import "math"
 // resident keys that nobody holds are in the heap, lowest rank on top.
 type Ledger struct {
 	policy      Policy
+	timed       Timed   // policy, if its ranks change with time
+	layers      []int32 // by key
+	refreshed   uint64  // batch in which the ranks of the heap were last asked for
 	bytes       []int64
 	entries     []entry
 	heap        []int32
@@ -27,10 +30,17 @@ type entry struct {
 	resident bool
 }
 
-// NewLedger returns an empty ledger for len(bytes) keys, bytes[k] being the weight of key k. It resets p.
-func NewLedger(bytes []int64, budgetBytes int64, p Policy) *Ledger {
+// NewLedger returns an empty ledger for len(bytes) keys, bytes[k] being the weight of key k and layers[k] its layer. All keys of
+// a batch belong to one layer. It resets p.
+func NewLedger(bytes []int64, layers []int32, budgetBytes int64, p Policy) *Ledger {
 	p.Reset(len(bytes))
+	timed, _ := p.(Timed)
+	if timed != nil {
+		timed.Layers(layers)
+	}
 	return &Ledger{
+		timed:       timed,
+		layers:      layers,
 		policy:      p,
 		bytes:       bytes,
 		entries:     make([]entry, len(bytes)),
@@ -55,6 +65,9 @@ type Wave struct {
 func (l *Ledger) Admit(keys []int32, w *Wave) {
 	w.Keys, w.Hit, w.Evicted = w.Keys[:0], w.Hit[:0], w.Evicted[:0]
 	l.batch++
+	if l.timed != nil && len(keys) > 0 {
+		l.timed.Turn(l.layers[keys[0]])
+	}
 	for _, k := range keys {
 		e := &l.entries[k]
 		if e.batch == l.batch {
@@ -84,6 +97,7 @@ func (l *Ledger) Admit(keys []int32, w *Wave) {
 		w.Hit = append(w.Hit, hit)
 	}
 	for l.usedBytes+needBytes > l.budgetBytes {
+		l.refresh()
 		k := l.heap[0]
 		l.evict(k)
 		w.Evicted = append(w.Evicted, k)
@@ -107,6 +121,7 @@ func (l *Ledger) Speculate(key int32, certain bool, evicted []int32) ([]int32, b
 		rank = l.policy.Peek(key)
 	}
 	for l.usedBytes+l.bytes[key] > l.budgetBytes {
+		l.refresh()
 		if len(l.heap) == 0 || l.entries[l.heap[0]].rank >= rank {
 			for _, k := range evicted[n:] {
 				l.undoEvict(k)
@@ -202,6 +217,22 @@ func (l *Ledger) rank(key int32, rank float64) {
 	e.rank, e.used = rank, l.uses
 }
 
+// refresh brings the heap up to date with a policy whose ranks change with time, once in a batch. Promises keep their rank.
+func (l *Ledger) refresh() {
+	if l.timed == nil || l.refreshed == l.batch {
+		return
+	}
+	l.refreshed = l.batch
+	for _, k := range l.heap {
+		if e := &l.entries[k]; !math.IsInf(e.rank, 1) {
+			e.rank = l.timed.Rank(k)
+		}
+	}
+	for i := len(l.heap)/2 - 1; i >= 0; i-- {
+		l.sink(i, l.heap[i])
+	}
+}
+
 // The heap is written out because container/heap would box every key, and the store must not allocate.
 
 func (l *Ledger) less(a, b int32) bool {
@@ -237,6 +268,11 @@ func (l *Ledger) fix(i int) {
 		l.place(i, l.heap[(i-1)/2])
 		i = (i - 1) / 2
 	}
+	l.sink(i, key)
+}
+
+// sink puts key at heap position i or as far below as its rank demands.
+func (l *Ledger) sink(i int, key int32) {
 	for {
 		c := 2*i + 1
 		if c >= len(l.heap) {

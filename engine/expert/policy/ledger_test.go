@@ -59,7 +59,7 @@ func TestLedgerMatchesEvictAfterBatch(t *testing.T) {
 			p, err := New(name)
 			require.NoError(t, err)
 			budget := 80 + rnd.Int64N(200)
-			l := NewLedger(bytes, budget, p)
+			l := NewLedger(bytes, make([]int32, len(bytes)), budget, p)
 			ref := &naive{used: map[int]int{}, bytes: bytes, budget: budget}
 			scores := make([]float64, keys)
 			ref.score = func(k int) float64 { return scores[k] }
@@ -105,8 +105,78 @@ func TestLedgerMatchesEvictAfterBatch(t *testing.T) {
 	}
 }
 
+// TestLedgerFollowsTimedRanks: ranks that change without a use are those of the moment of eviction.
+func TestLedgerFollowsTimedRanks(t *testing.T) {
+	const layers, experts = 5, 12
+	of := make([]int32, layers*experts)
+	bytes := make([]int64, len(of))
+	for k := range of {
+		of[k] = int32(k / experts)
+		bytes[k] = 5 + int64(of[k]%2)*3
+	}
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		budget := 60 + rnd.Int64N(200)
+		l := NewLedger(bytes, of, budget, NewForecast())
+		shadow := NewForecast()
+		shadow.Reset(len(of))
+		shadow.Layers(of)
+		ref := &naive{used: map[int]int{}, bytes: bytes, budget: budget, score: func(k int) float64 { return shadow.Rank(int32(k)) }}
+		var w Wave
+		for step := range 60 {
+			l.Tick()
+			shadow.Tick()
+			for layer := range int32(layers) {
+				var batch []int32
+				for range 1 + rnd.IntN(4) {
+					k := layer*experts + int32(math.Abs(rnd.NormFloat64())*4)%experts
+					if !slices.Contains(batch, k) {
+						batch = append(batch, k)
+					}
+				}
+				l.Admit(batch, &w)
+				require.Empty(t, w.Rest)
+				shadow.Turn(layer)
+				require.Equal(t, ref.batch(batch), append([]bool(nil), w.Hit...), "seed %d step %d layer %d", seed, step, layer)
+				for _, k := range batch {
+					shadow.Use(k)
+				}
+				for _, k := range w.Keys {
+					l.Release(k)
+				}
+				for k := range of {
+					_, want := ref.used[k]
+					require.Equal(t, want, l.Resident(int32(k)), "seed %d step %d layer %d key %d", seed, step, layer, k)
+				}
+			}
+		}
+	}
+}
+
+func TestForecastRanks(t *testing.T) {
+	p := NewForecast()
+	p.Reset(4)
+	p.Layers([]int32{0, 0, 1, 2})
+	p.Tick()
+	p.Turn(0)
+	require.Greater(t, p.Peek(0), p.Rank(0), "a use raises the rank")
+	require.Equal(t, p.Peek(0), p.Use(0))
+	require.Greater(t, p.Rank(0), p.Rank(1), "used before never used")
+	p.Use(2)
+	require.Greater(t, p.Rank(2), p.Rank(0), "layer 1 runs next, layer 0 has just run")
+	p.Turn(2)
+	require.Greater(t, p.Rank(0), p.Rank(2), "now layer 0 is next")
+	before := p.Rank(0)
+	p.Tick()
+	require.Less(t, p.Rank(0), before, "time passes")
+	for range 5000 {
+		p.Tick()
+	}
+	require.Equal(t, p.Rank(1), p.Rank(0), "forgotten, without underflow")
+}
+
 func TestAdmitInWaves(t *testing.T) {
-	l := NewLedger([]int64{10, 10, 10, 10, 10}, 30, NewLRU())
+	l := NewLedger([]int64{10, 10, 10, 10, 10}, make([]int32, 5), 30, NewLRU())
 	var w Wave
 	l.Admit([]int32{0, 1, 1, 2}, &w)
 	require.Equal(t, []int32{0, 1, 2}, w.Keys)
@@ -134,7 +204,7 @@ func TestAdmitInWaves(t *testing.T) {
 
 func TestSpeculate(t *testing.T) {
 	p := NewDecayedFrequency(16)
-	l := NewLedger([]int64{10, 10, 10, 10}, 20, p)
+	l := NewLedger([]int64{10, 10, 10, 10}, make([]int32, 4), 20, p)
 	var w Wave
 	for range 3 {
 		l.Tick()

@@ -1,5 +1,5 @@
-// Package replay judges cache policies: it runs a recorded route trace through the ledger of the expert store and
-// counts hits and bytes, without reading anything.
+// Package replay records which experts a model uses and judges cache policies by it: it runs a route trace through the
+// ledger of the expert store and counts hits and bytes, without reading any expert.
 //
 //	t, err := replay.Open("qwen3-30b-a3b-k6.csv.gz")
 //	r := replay.Run(t, policy.NewLRU(), 4000<<20)
@@ -7,6 +7,9 @@
 //
 // A prefill is one batch per layer, decode one batch per step and layer; there is one lookup per distinct expert of a
 // batch. A batch that exceeds the budget by itself runs in waves, as in the store.
+//
+// A [Writer] makes traces. What it writes for a run replays to the hits that the run had, if both had the same policy and
+// budget and the run read nothing ahead.
 //
 // The package has no state.
 package replay
@@ -41,6 +44,7 @@ func (t Totals) plus(u Totals) Totals {
 // Result is what a policy would have done.
 type Result struct {
 	Prefill, Decode Totals
+	PromptTokens    int // evaluated in prefill
 	Tokens          int // decode steps
 	Waves           int // batches or parts of batches; more than the trace has batches if some did not fit
 }
@@ -55,13 +59,15 @@ func Run(t *Trace, p policy.Policy, budgetBytes int64) Result {
 		wave   policy.Wave
 		keys   []int32
 		bytes  = t.keyBytes()
-		ledger = policy.NewLedger(bytes, budgetBytes, p)
+		ledger = policy.NewLedger(bytes, t.keyLayers(), budgetBytes, p)
 	)
 	for i := range t.Batches {
 		b := &t.Batches[i]
 		if t.StartsStep(i) {
 			ledger.Tick()
-			if !b.Prefill {
+			if b.Prefill { // the first layer routes every token
+				res.PromptTokens += len(b.Experts) / max(t.TopK, 1)
+			} else {
 				res.Tokens++
 			}
 		}

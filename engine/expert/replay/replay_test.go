@@ -69,6 +69,29 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestForecast fixes what the default policy reads in decode, and how that compares with LRU and with the optimum.
+func TestForecast(t *testing.T) {
+	for _, c := range []struct {
+		trace string
+		mib   int64
+		hits  int64
+		ofLRU float64 // bytes missed, as a share of LRU's
+	}{
+		{"qwen3-30b-a3b-k6", 500, 10683, 0.72}, {"qwen3-30b-a3b-k6", 2000, 23131, 0.87}, {"qwen3-30b-a3b-k6", 4000, 30737, 0.85},
+		{"gemma4-26b-a4b-k6", 500, 7411, 0.69}, {"gemma4-26b-a4b-k6", 2000, 15239, 0.90}, {"gemma4-26b-a4b-k6", 4000, 19412, 0.88},
+		{"gpt-oss-120b-k2", 2000, 1744, 0.90}, {"gpt-oss-120b-k2", 4000, 2456, 0.97},
+	} {
+		tr := open(t, c.trace)
+		got, lru := Run(tr, policy.NewForecast(), c.mib<<20).Decode, Run(tr, policy.NewLRU(), c.mib<<20).Decode
+		best := Run(tr, Belady(tr), c.mib<<20).Decode
+		ratio := float64(got.MissBytes) / float64(lru.MissBytes)
+		t.Logf("%s, %d MiB: %d hits, %.1f %%, %.3f of LRU's bytes, %.3f of Belady's", c.trace, c.mib, got.Hits, 100*got.HitRate(), ratio,
+			float64(got.MissBytes)/float64(best.MissBytes))
+		require.Equal(t, c.hits, got.Hits, "%s, %d MiB", c.trace, c.mib)
+		require.LessOrEqual(t, ratio, c.ofLRU, "%s, %d MiB", c.trace, c.mib)
+	}
+}
+
 func TestQwen4000MiB(t *testing.T) {
 	tr := open(t, "qwen3-30b-a3b-k6")
 	require.Equal(t, "Qwen3-30B-A3B-Q4_K_M.gguf", tr.Model)

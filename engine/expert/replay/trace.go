@@ -37,8 +37,15 @@ func (b *Batch) sameStep(a *Batch) bool {
 	return b.Turn == a.Turn && b.Prefill == a.Prefill && (b.Prefill || b.Step == a.Step)
 }
 
-// StartsStep reports whether batch i is the first of a prefill or of a decode step.
-func (t *Trace) StartsStep(i int) bool { return i == 0 || !t.Batches[i].sameStep(&t.Batches[i-1]) }
+// StartsStep reports whether batch i is the first of a decode step, of a prefill, or, where the layers start anew, of the
+// next part of a prefill that was evaluated in parts.
+func (t *Trace) StartsStep(i int) bool {
+	if i == 0 {
+		return true
+	}
+	b, before := &t.Batches[i], &t.Batches[i-1]
+	return !b.sameStep(before) || b.Layer <= before.Layer
+}
 
 // Keys numbers the experts as the store does: layer after layer.
 func (t *Trace) Keys() int { return len(t.ExpertBytes) * t.Experts }
@@ -55,11 +62,20 @@ func (t *Trace) keyBytes() []int64 {
 	return bytes
 }
 
+// keyLayers returns the layer of each key.
+func (t *Trace) keyLayers() []int32 {
+	layers := make([]int32, 0, t.Keys())
+	for l := range t.ExpertBytes {
+		layers = append(layers, slices.Repeat([]int32{int32(l)}, t.Experts)...)
+	}
+	return layers
+}
+
 // Open reads the trace in a file, gzipped if its name ends in .gz.
 func Open(name string) (t *Trace, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return nil, fault.As(fault.User, err)
 	}
 	defer f.Close()
 	var r io.Reader = f
