@@ -392,6 +392,11 @@ func addWeight(c *compiler) error {
 }
 
 func mulWeight(c *compiler) error {
+	if w := c.vector(0); w.n == 1 {
+		x := c.in(0)
+		out := c.outOver(0, x)
+		return c.rows(out, 1, func(m *Machine, _, i int) { times(m.floats(out, i), m.floats(x, i), w.vec[0]) })
+	}
 	return c.withWeight(func(m *Machine, dst, x, w []float32) { m.set.Mul(dst, x, w) })
 }
 
