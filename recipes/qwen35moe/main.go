@@ -1,0 +1,144 @@
+// Qwen3.5 and Qwen3.6 mixture-of-experts models (35B-A3B, 122B-A10B, 397B-A17B): three layers of gated delta nets, then
+// one of gated attention. Equation numbers are those of specs/qwen35moe.md.
+package main
+
+import (
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/bigmoe/bigmoe/sdk/recipe"
+)
+
+func init() { recipe.Register("qwen35moe", "1", build) }
+
+func main() {}
+
+func build(b *recipe.Builder) {
+	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
+	layers := blocks - b.UintOr("nextn_predict_layers", 0, 0, blocks-1) // the rest draft tokens
+	context := b.Uint("context_length", 1, recipe.MaxContext)
+	width := b.Uint("embedding_length", 1, recipe.MaxWidth)
+	heads := b.Uint("attention.head_count", 1, recipe.MaxCount)
+	kvHeads := slices.Max(b.PerLayerOr("attention.head_count_kv", heads, blocks, 0, recipe.MaxCount)) // 0 where there is no attention
+	headDim := b.UintOr("attention.key_length", width/heads, 1, recipe.MaxCount)
+	valueDim := b.UintOr("attention.value_length", width/heads, 1, recipe.MaxCount)
+	rotated := b.UintOr("rope.dimension_count", headDim, 0, headDim)
+	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
+	scale := b.FloatOr("attention.scale", 0, 0, 1e6) // 0 is none
+	experts := b.Uint("expert_count", 1, recipe.MaxCount)
+	used := b.Uint("expert_used_count", 1, experts)
+	dense := b.UintOr("feed_forward_length", 0, 0, recipe.MaxWidth)
+	hidden := b.UintOr("expert_feed_forward_length", dense/used, 1, recipe.MaxWidth)
+	shared := b.UintOr("expert_shared_feed_forward_length", dense, 1, recipe.MaxWidth)
+	factor := b.FloatOr("expert_weights_scale", 0, 0, 1e6) // 0, like 1, is none
+	taps := b.Uint("ssm.conv_kernel", 2, recipe.MaxCount)
+	dim := b.Uint("ssm.state_size", 1, recipe.MaxCount)
+	keyHeads := b.Uint("ssm.group_count", 1, recipe.MaxCount)
+	valueHeads := b.Uint("ssm.time_step_rank", 1, recipe.MaxCount)
+	inner := b.Uint("ssm.inner_size", 1, recipe.MaxWidth)
+	vocabulary := b.Vocabulary()
+	recurrent := make([]bool, blocks)
+	interval := b.UintOr("full_attention_interval", 4, 1, recipe.MaxLayers)
+	for i := range recurrent {
+		recurrent[i] = (i+1)%interval != 0
+	}
+	if b.Has("attention.recurrent_layers") {
+		recurrent = b.PerLayerBool("attention.recurrent_layers", blocks)
+	}
+	order := "tiled"
+	if !b.BoolOr("ssm.v_head_reordered", true) {
+		order = "grouped"
+	}
+	switch {
+	case kvHeads == 0 || heads%kvHeads != 0:
+		b.Refuse(recipe.Corrupt, "qwen35moe.attention.head_count "+strconv.Itoa(heads)+" is not a multiple of attention.head_count_kv "+
+			strconv.Itoa(kvHeads))
+	case headDim != valueDim || rotated%2 != 0:
+		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(headDim)+", attention.value_length "+
+			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+": keys and values must be equal, the rotation even")
+	case valueHeads%keyHeads != 0 || inner != valueHeads*dim:
+		b.Refuse(recipe.Corrupt, "qwen35moe.ssm.inner_size "+strconv.Itoa(inner)+", state_size "+strconv.Itoa(dim)+", group_count "+
+			strconv.Itoa(keyHeads)+" and time_step_rank "+strconv.Itoa(valueHeads)+" do not fit together")
+	}
+	checkSections(b, rotated/2)
+	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
+		Experts: experts, ExpertsUsed: used})
+	unused(b, layers, blocks)
+	rope := b.RopeScaling(rotated, context) // A4
+	rope.HeadDim = headDim
+	if scale == 0 {
+		scale = 1 / math.Sqrt(float64(headDim))
+	}
+
+	// Without a head of its own, the model reuses the embedding table, which then stays in memory.
+	var table, head recipe.Weight
+	if b.HasTensor("output.weight") {
+		table, head = b.Rows("token_embd.weight", width, vocabulary), b.Weight("output.weight", width, vocabulary)
+	} else {
+		table = b.Weight("token_embd.weight", width, vocabulary)
+		head = table
+	}
+
+	b.Embedding()
+	h := b.Embed("h", table, 1) // T1
+	for i := range layers {
+		b.Layer(i)
+		blk := "blk." + strconv.Itoa(i) + "."
+		linear := func(name string, x recipe.Value, tensor string, in, out int) recipe.Value {
+			return b.Linear(name, x, b.Weight(blk+tensor+".weight", in, out), "")
+		}
+
+		a := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), eps, 0) // T2
+		var y recipe.Value
+		if recurrent[i] {
+			keys, channels := keyHeads*dim, 2*keyHeads*dim+inner
+			c := linear("qkv", a, "attn_qkv", width, channels) // D1
+			z := linear("z", a, "attn_gate", width, inner)
+			bl, al := linear("b", a, "ssm_beta", width, valueHeads), linear("a", a, "ssm_alpha", width, valueHeads)
+			beta := b.Unary("beta", "sigmoid", bl) // D6
+			bias := blk + "ssm_dt.bias"
+			if !b.HasTensor(bias) {
+				bias = blk + "ssm_dt" // as older files call it
+			}
+			dt := b.AddWeight("dt", al, b.Weight(bias, valueHeads))
+			gamma := b.MulWeight("gamma", b.Unary("dt_plus", "softplus", dt), b.Weight(blk+"ssm_a", valueHeads)) // D7
+			u := b.ShortConv("conv", c, b.Weight(blk+"ssm_conv1d.weight", taps, channels),                       // D2, D3
+				b.Convolution("history", (taps-1)*channels), "silu")
+			q := b.L2Norm("q", b.Slice("q_conv", u, 0, 0, keys), 1e-6, dim, "add") // D4, D5
+			k := b.L2Norm("k", b.Slice("k_conv", u, 0, keys, keys), 1e-6, dim, "add")
+			o := b.GatedDeltaNet("delta", recipe.DeltaNet{Q: b.Scale("q_scaled", q, 1/math.Sqrt(float64(dim))), K: k, // D8 to D13
+				V: b.Slice("v", u, 0, 2*keys, inner), Beta: beta, Gamma: gamma, Memory: b.Recurrent("memory", inner*dim),
+				KeyHeads: keyHeads, ValueHeads: valueHeads, HeadDim: dim, Map: order})
+			o = b.RMSNorm("delta_norm", o, b.Weight(blk+"ssm_norm.weight", dim), eps, dim)                     // D14
+			y = linear("mixed", b.GLU("gated", z, o, recipe.GLU{Activation: "silu"}), "ssm_out", inner, width) // D15, D16
+		} else {
+			qg := linear("q_gate", a, "attn_q", width, 2*heads*headDim) // A1
+			k, v := linear("k", a, "attn_k", width, kvHeads*headDim), linear("v", a, "attn_v", width, kvHeads*headDim)
+			q := b.RMSNorm("q_norm", b.Slice("q", qg, 2*headDim, 0, headDim), // A2, A3
+				b.Weight(blk+"attn_q_norm.weight", headDim), eps, headDim)
+			k = b.RMSNorm("k_norm", k, b.Weight(blk+"attn_k_norm.weight", headDim), eps, headDim)
+			o := b.Attention("attn", recipe.Attention{Q: b.Rope("q_rope", q, rope), K: b.Rope("k_rope", k, rope), V: v, // A5, A6
+				Cache: b.KV("kv", kvHeads*headDim, kvHeads*headDim, 0),
+				Heads: heads, KVHeads: kvHeads, HeadDim: headDim, Scale: scale})
+			gate := b.Unary("gate_weight", "sigmoid", b.Slice("gate", qg, 2*headDim, headDim, headDim))
+			y = linear("mixed", b.Mul("gated", o, gate), "attn_output", heads*headDim, width) // A7, A8
+		}
+		h = b.Add("h_mixed", h, y) // T4
+
+		x := b.RMSNorm("ffn_norm", h, b.Weight(blk+"post_attention_norm.weight", width), eps, 0) // T5
+		router := b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp.weight", width, experts)
+		ids, weights := b.Route("ids", "weights", recipe.Route{Logits: b.LinearExact("router", x, router, ""), // M1
+			TopK: used, Gating: "softmax", Normalize: true, NormFloor: 6.103515625e-5, Scale: factor})
+		// The shared expert comes first: it computes while the routed ones are read.
+		s := b.GLU("shared_hidden", linear("shared_gate", x, "ffn_gate_shexp", width, shared),
+			linear("shared_up", x, "ffn_up_shexp", width, shared), recipe.GLU{Activation: "silu"})
+		s = linear("shared_down", s, "ffn_down_shexp", shared, width) // M3
+		g := b.LinearExact("shared_logit", x, b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp_shexp.weight", width, 1), "")
+		s = b.Mul("shared", s, b.Unary("shared_weight", "sigmoid", g))
+		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: bank(b, i, blk, experts, width, hidden)}) // M2
+		h = b.Add("h", h, b.Add("moe", m, s))                                                                                     // M4, T7
+	}
+	b.Head()
+	b.Linear(recipe.Logits, b.RMSNorm("norm", h, b.Weight("output_norm.weight", width), eps, 0), head, "") // T8
+}
