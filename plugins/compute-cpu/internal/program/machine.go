@@ -195,8 +195,8 @@ func (m *Machine) matmul(t dtype.Type, w []byte, rows, n int, act []byte, actStr
 }
 
 const (
-	tile       = 32       // tokens that are multiplied together
-	chunkBytes = 64 << 10 // weights that one worker takes at a time
+	tile       = 32        // tokens that are multiplied together
+	chunkBytes = 160 << 10 // weights that one worker takes at a time: every start costs a fetch from memory
 )
 
 // chunkRows is how many rows of rowBytes bytes one worker takes at a time. Tiles of kernels are at most 8 rows.
