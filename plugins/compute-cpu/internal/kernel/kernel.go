@@ -10,7 +10,7 @@ import (
 // or allocates. Slices that are too short, or a type ActFor does not know, panic as an index out of range would: the
 // caller has checked the plan.
 type Set struct {
-	// Name is the instruction set, as ByName takes it: "go" or "avx2".
+	// Name is the instruction set, as ByName takes it: "go", "avx2", "neon" or "neon-dotprod".
 	Name string
 
 	// Quantize rounds the row x into format a (specs/quants.md 5). len(x) is a multiple of a.BlockElems() and dst holds

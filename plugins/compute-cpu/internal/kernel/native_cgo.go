@@ -3,7 +3,7 @@
 package kernel
 
 // native returns the sets beyond Reference that this build has and this CPU runs, slowest first. This is the only
-// place that decides by CPU feature.
+// place on this architecture that decides by CPU feature.
 func native() []*Set {
 	var sets []*Set
 	if haveAVX2() {

@@ -122,8 +122,8 @@ func ropeNeox(x, cos, sin []float32) {
 	lo, hi, sin := x[:h], x[h:2*h], sin[:h]
 	for j, c := range cos {
 		a, b, s := lo[j], hi[j], sin[j]
-		lo[j] = a*c - b*s
-		hi[j] = a*s + b*c
+		lo[j] = float32(a*c) - float32(b*s) // not fused where the processor could
+		hi[j] = float32(a*s) + float32(b*c)
 	}
 }
 
