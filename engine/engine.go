@@ -161,7 +161,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
 		return err
 	}
-	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute}
+	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave}
 	if len(e.Model.Banks) > 0 {
 		if e.router.store, err = expert.Open(*store); err != nil {
 			return fmt.Errorf("%s: %w", e.File.Path(), err)

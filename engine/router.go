@@ -13,6 +13,7 @@ type router struct {
 	store   *expert.Store // nil for a model without routed experts
 	banks   []model.Bank
 	onRoute func(layer, k int, ids []int32, weights []float32)
+	onWave  func(layer int, slots []expert.Slot)
 
 	batch expert.Batch
 	held  bool
@@ -70,6 +71,9 @@ func (r *router) acquire(experts []int32) (compute.Wave, error) {
 		return compute.Wave{}, err
 	}
 	r.held = true
+	if r.onWave != nil {
+		r.onWave(r.batch.Layer, r.batch.Slots)
+	}
 	r.slots = r.slots[:0]
 	for i := range r.batch.Slots {
 		s := &r.batch.Slots[i]

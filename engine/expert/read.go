@@ -103,11 +103,7 @@ func (s *Store) readNext(n int32) {
 	tally, err := s.files[at.File].Read(at.Offset, bytes, region)
 	took := time.Since(start)
 	word := &s.cfg.Ready[n]
-	if err == nil {
-		// Before the lock, so that whoever waits goes on at once. The hold keeps the slot ours.
-		atomic.OrUint32(word, 1<<part)
-		s.wake(word)
-	} else {
+	if err != nil {
 		err = s.readError(bk, part, expert, tally.Got, err)
 	}
 
@@ -124,16 +120,17 @@ func (s *Store) readNext(n int32) {
 	if err == nil {
 		sl.landed++
 		s.stats.ReadBytes[prio] += bytes
+		// Under the lock: whoever sees the bit and asks for the next batch finds this hold gone, so that what is evicted
+		// does not depend on which thread was faster.
+		atomic.OrUint32(word, 1<<part)
 	} else {
 		s.fail(n, err)
 	}
 	s.unhold(n)
 	s.landed.Broadcast()
-	if err != nil {
-		s.mu.Unlock()
-		s.wake(word)
-		s.mu.Lock()
-	}
+	s.mu.Unlock()
+	s.wake(word)
+	s.mu.Lock()
 }
 
 func (s *Store) readError(bk *bank, part int, expert int32, got int64, err error) error {
