@@ -93,7 +93,7 @@ func carve(s scratchSizes, mem []byte) scratch {
 // resident were measured before the first model.
 const processBytes = 24 << 20
 
-// Needs says what memory Load and Eval take. State memory is taken as positions are filled.
+// Needs says what memory Load and Eval take. Caches take theirs as positions are filled, fixed states all of it at once.
 func (p *Program) Needs() *compute.Needs {
 	return &compute.Needs{StateBytes: p.stateBytes(), ScratchBytes: p.scratchBytes() + p.vectorBytes(), ProcessBytes: processBytes}
 }
