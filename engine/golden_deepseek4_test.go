@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/sdk/compute"
 )
 
 // longGolden is a golden of the architectures with states beyond keys and values: see its own field "format".
@@ -142,4 +143,35 @@ func TestDeepseek4Identity(t *testing.T) {
 			requireIdentity(t, filepath.Join(goldenDir, deepseek4+name+".gguf"), loadLongGolden(t, deepseek4+name).Prompt[:100])
 		})
 	}
+}
+
+// TestDeepseek4Rewind: what the compressors keep of the last positions cannot go back.
+func TestDeepseek4Rewind(t *testing.T) {
+	requireFreshStart(t, filepath.Join(goldenDir, deepseek4+"f32.gguf"), loadLongGolden(t, deepseek4+"f32").Prompt[:90])
+}
+
+// TestDeepseek4ShortContext: a context in which no block of 128 ends, and not even one of 4.
+func TestDeepseek4ShortContext(t *testing.T) {
+	g := loadLongGolden(t, deepseek4+"f32")
+	want := observe(t, longConfig(deepseek4+"f32", backends()["in process"]), g.Prompt[:20], 0, 1)
+	for _, context := range []int{3, 20} {
+		cfg := longConfig(deepseek4+"f32", backends()["in process"])
+		cfg.Context = context
+		require.Equal(t, want.logits[:context], observe(t, cfg, g.Prompt[:context], 2, 1).logits)
+	}
+}
+
+// TestDeepseek4HalfPrecision: keys and rows of 16 bits move the logits a little, and the same for every split of the prompt.
+func TestDeepseek4HalfPrecision(t *testing.T) {
+	g := loadLongGolden(t, deepseek4+"f32")
+	cfg := longConfig(deepseek4+"f32", backends()["in process"])
+	cfg.KV = compute.KVType_F16
+	whole := observe(t, cfg, g.Prompt, 0, 4)
+	requireSame(t, whole, observe(t, cfg, g.Prompt, 33, 4))
+	var worst float64
+	for id, want := range g.Final {
+		worst = max(worst, math.Abs(want-float64(whole.logits[len(g.Prompt)-1][id])))
+	}
+	require.Less(t, worst, 0.05)
+	require.Greater(t, worst, 2e-4, "the states are 16 bits wide")
 }
