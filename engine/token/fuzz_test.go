@@ -170,7 +170,7 @@ func FuzzMerge(f *testing.F) {
 }
 
 func BenchmarkNew(b *testing.B) {
-	for _, name := range []string{"qwen2", "gpt-oss"} {
+	for _, name := range []string{"qwen2", "gpt-oss", "gemma-4"} {
 		b.Run(name, func(b *testing.B) {
 			f := file(b, name)
 			defer f.Close()
@@ -185,14 +185,16 @@ func BenchmarkNew(b *testing.B) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	tok := open(b, "qwen2")
 	english := strings.Repeat("The quick brown fox jumps over the lazy dog; it didn't look back 42 times.\n", 200)
-	for name, text := range map[string]string{"english": english, "word": strings.Repeat("pneumono", 2000), "spaces": strings.Repeat(" ", 16000)} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(text)))
-			for b.Loop() {
-				tok.Encode(text, token.Options{})
-			}
-		})
+	for _, vocabulary := range []string{"qwen2", "gemma-4", "llama-spm"} {
+		tok := open(b, vocabulary)
+		for name, text := range map[string]string{"english": english, "word": strings.Repeat("pneumono", 2000), "spaces": strings.Repeat(" ", 16000)} {
+			b.Run(vocabulary+"/"+name, func(b *testing.B) {
+				b.SetBytes(int64(len(text)))
+				for b.Loop() {
+					tok.Encode(text, token.Options{})
+				}
+			})
+		}
 	}
 }
