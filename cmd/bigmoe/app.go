@@ -158,7 +158,7 @@ Exit codes: 2 a mistake in the request, 3 a corrupt file, 4 not supported, 70 a 
 		cmd.GroupID = groupMain
 		root.AddCommand(cmd)
 	}
-	for _, cmd := range []*cobra.Command{a.evalCommand(), a.tokenizeCommand(), a.detokenizeCommand()} {
+	for _, cmd := range []*cobra.Command{a.benchCommand(), a.evalCommand(), a.tokenizeCommand(), a.detokenizeCommand()} {
 		cmd.GroupID = groupEngineers
 		root.AddCommand(cmd)
 	}
@@ -167,7 +167,7 @@ Exit codes: 2 a mistake in the request, 3 a corrupt file, 4 not supported, 70 a 
 }
 
 // rivals are flags that exclude each other: one given on the command line silences the other's variable.
-var rivals = [][]string{{"prompt", "file"}, {"greedy", "temp"}}
+var rivals = [][]string{{"prompt", "file"}, {"greedy", "temp"}, {"vary", "config"}}
 
 // envName is the variable that stands for a flag.
 func envName(flag string) string {

@@ -19,6 +19,8 @@ const maxInputBytes = 64 << 20
 // stdinNotice is how long a person may wonder why nothing happens.
 const stdinNotice = time.Second
 
+var errNoPrompt = fault.Userf("no prompt: give one as argument, with -p or -f, or on standard input")
+
 // prompt finds the prompt: -p, the argument, -f, or standard input, which "-" asks for and which is also taken when it
 // is a pipe or file and nothing else was given. found is false when there is none. One newline at the end of a file or
 // of standard input is not part of the prompt.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,7 +74,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 		return err
 	}
 	if !found && f.model != "" {
-		return fault.Userf("no prompt: give one as argument, with -p or -f, or on standard input")
+		return errNoPrompt
 	}
 	path, isDemo, remove, err := modelPath(f.model)
 	if err != nil {
@@ -88,8 +87,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	}
 	cfg.Progress = a.progress(f.quiet)
 	if isDemo {
-		cfg.CacheBytes = cmp.Or(cfg.CacheBytes, demo.CacheBytes)
-		cfg.MemoryBytes = cmp.Or(cfg.MemoryBytes, demo.MemoryBytes)
+		limitDemo(&cfg)
 		if !found {
 			prompt = demo.Prompt
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 
@@ -85,6 +86,12 @@ func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
 		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv, Prefetch: prefetch,
 		ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
 	}, nil
+}
+
+// limitDemo gives the demo less memory than it could have, unless a flag said how much, so that its experts are streamed.
+func limitDemo(cfg *engine.Config) {
+	cfg.CacheBytes = cmp.Or(cfg.CacheBytes, demo.CacheBytes)
+	cfg.MemoryBytes = cmp.Or(cfg.MemoryBytes, demo.MemoryBytes)
 }
 
 // logger returns where engine and backend write to: warnings by default, everything if asked.
