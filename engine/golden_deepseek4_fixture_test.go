@@ -340,9 +340,10 @@ func hasOut(op *plan.Op, suffix string) bool {
 	return len(op.Out) > 0 && strings.HasSuffix(op.Out[0], suffix)
 }
 
-// TestDeepseek4Mistakes is the table of 5.4 as far as plans and weights can make the mistakes: each first shows at the position
-// and by as much as it says there. What it leaves out are mistakes inside one op: the clamp behind the activation, weights from biased scores,
-// compressed rows turned by another position, zero entries before the first block. Those ops have cases of their own.
+// TestDeepseek4Mistakes is the table of 5.4 as far as plans and weights can make the mistakes: each first shows at the
+// position, and by as much, as it says there. What it leaves out are mistakes inside one op: the clamp behind the
+// activation, weights from biased scores, compressed rows turned by another position (two), zero entries before the first
+// block. Those ops have cases of their own.
 func TestDeepseek4Mistakes(t *testing.T) {
 	plain, compressing := []int{0, 1}, []int{2, 3, 4, 5}
 	replaced := func(suffix string) func(*plan.Plan, plan.Values) { // an op that does nothing instead
