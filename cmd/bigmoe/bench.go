@@ -11,15 +11,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/bench"
-	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/demo"
 	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
 type benchFlags struct {
 	engineFlags
+	promptFlags
 	vary, configs []string
-	prompt, file  string
 	maxTokens     int
 	runs, warmUps int
 	warm          bool
@@ -49,15 +48,13 @@ changes nothing. Prompts are found as in run. docs/bench.md says what each figur
 	fs.IntVar(&f.warmUps, "warmup", 1, "`RUNS` of each variant before them that do not count")
 	fs.BoolVar(&f.warm, "warm", false, "also measure a second text with the same engine")
 	fs.Var(&f.format, "format", "what to write: markdown (medians and ratios), json (everything) or csv (one line per run)")
-	fs.StringVarP(&f.prompt, "prompt", "p", "", "the prompt")
-	fs.StringVarP(&f.file, "file", "f", "", "`FILE` with the prompt; - is standard input")
+	f.promptFlags.add(fs)
 	fs.IntVarP(&f.maxTokens, "max-tokens", "n", 128, "`TOKENS` to write")
 	f.engineFlags.add(fs, "f16")
 	return cmd
 }
 
 func (a *app) bench(cmd *cobra.Command, f *benchFlags, args []string) error {
-	ctx := cmd.Context()
 	if err := exclusive(cmd); err != nil {
 		return err
 	}
@@ -73,34 +70,20 @@ func (a *app) bench(cmd *cobra.Command, f *benchFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	prompt, found, err := a.prompt(ctx, f.prompt, cmd.Flags().Changed("prompt"), f.file, args)
+	t, err := a.task(cmd, &f.promptFlags, f.model, args)
 	if err != nil {
 		return err
 	}
-	path, isDemo, remove, err := modelPath(f.model)
-	if err != nil {
-		return err
-	}
-	defer remove()
-	if !found && !isDemo {
-		return errNoPrompt
-	}
-	if !found {
-		prompt = demo.Prompt
-	}
+	defer t.remove()
 	var configs []engine.Config
 	for _, v := range variants {
-		cfg, err := f.variant(a, v, path)
+		cfg, err := f.variant(a, &t, v)
 		if err != nil {
 			return fmt.Errorf("variant %q: %w", v, err)
 		}
-		if isDemo {
-			limitDemo(&cfg)
-		}
-		cfg.Progress = a.progress(f.quiet)
 		configs = append(configs, cfg)
 	}
-	report, err := a.measure(ctx, f, variants, configs, prompt)
+	report, err := a.measure(cmd.Context(), f, variants, configs, t.prompt)
 	if err != nil {
 		return err
 	}
@@ -120,11 +103,11 @@ func (a *app) bench(cmd *cobra.Command, f *benchFlags, args []string) error {
 var fixed = []string{"model", "verbose", "quiet"}
 
 // variant returns the engine's configuration with the settings of v on top of the flags given.
-func (f *benchFlags) variant(a *app, v bench.Variant, path string) (engine.Config, error) {
+func (f *benchFlags) variant(a *app, t *task, v bench.Variant) (engine.Config, error) {
 	var own engineFlags
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	own.add(fs, "f16")
-	own = f.engineFlags
+	own = f.engineFlags // whose fields the flag set goes on to write to
 	for _, s := range v.Settings {
 		if fs.Lookup(s.Flag) == nil || slices.Contains(fixed, s.Flag) {
 			var names []string
@@ -139,7 +122,7 @@ func (f *benchFlags) variant(a *app, v bench.Variant, path string) (engine.Confi
 			return engine.Config{}, fault.As(fault.User, err)
 		}
 	}
-	return own.config(a, path)
+	return t.config(a, &own)
 }
 
 // measure runs the schedule.

@@ -9,7 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/demo"
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/term"
+	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -18,6 +23,48 @@ const maxInputBytes = 64 << 20
 
 // stdinNotice is how long a person may wonder why nothing happens.
 const stdinNotice = time.Second
+
+// promptFlags say where the prompt is.
+type promptFlags struct{ prompt, file string }
+
+func (f *promptFlags) add(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.prompt, "prompt", "p", "", "the prompt")
+	fs.StringVarP(&f.file, "file", "f", "", "`FILE` with the prompt; - is standard input")
+}
+
+// task is a prompt and the model that shall go on from it.
+type task struct {
+	prompt string
+	found  bool // false: nobody gave one, it is the demo's
+	path   string
+	isDemo bool
+	remove func() // takes away what was made for the model
+}
+
+// task finds prompt and model of a verb that writes text.
+func (a *app) task(cmd *cobra.Command, f *promptFlags, model string, args []string) (t task, err error) {
+	if t.prompt, t.found, err = a.prompt(cmd.Context(), f.prompt, cmd.Flags().Changed("prompt"), f.file, args); err != nil {
+		return t, err
+	}
+	if !t.found && model != "" {
+		return t, errNoPrompt
+	}
+	if !t.found {
+		t.prompt = demo.Prompt
+	}
+	t.path, t.isDemo, t.remove, err = modelPath(model)
+	return t, err
+}
+
+// config returns the engine's configuration by flags f, with progress shown.
+func (t *task) config(a *app, f *engineFlags) (engine.Config, error) {
+	cfg, err := f.config(a, t.path)
+	if t.isDemo {
+		limitDemo(&cfg)
+	}
+	cfg.Progress = a.progress(f.quiet)
+	return cfg, err
+}
 
 var errNoPrompt = fault.Userf("no prompt: give one as argument, with -p or -f, or on standard input")
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/demo"
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/term"
 	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/engine/budget"
@@ -20,8 +19,7 @@ import (
 type runFlags struct {
 	engineFlags
 	samplingFlags
-	prompt    string
-	file      string
+	promptFlags
 	maxTokens int
 	ignoreEOS bool
 	json      bool
@@ -45,8 +43,7 @@ cache, policy, batches, I/O or threads.`,
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVarP(&f.prompt, "prompt", "p", "", "the prompt")
-	fs.StringVarP(&f.file, "file", "f", "", "`FILE` with the prompt; - is standard input")
+	f.promptFlags.add(fs)
 	fs.IntVarP(&f.maxTokens, "max-tokens", "n", 0, "most `TOKENS` to write; 0: until the text ends or the context is full")
 	fs.BoolVar(&f.ignoreEOS, "ignore-eos", false, "go on after a token that ends the text")
 	fs.BoolVar(&f.json, "json", false, "one JSON object on standard output: text, tokens and all figures")
@@ -69,28 +66,14 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	if _, err := f.params(cmd.Flags(), nil, 0); err != nil { // before anything is loaded
 		return err
 	}
-	prompt, found, err := a.prompt(ctx, f.prompt, cmd.Flags().Changed("prompt"), f.file, args)
+	t, err := a.task(cmd, &f.promptFlags, f.model, args)
 	if err != nil {
 		return err
 	}
-	if !found && f.model != "" {
-		return errNoPrompt
-	}
-	path, isDemo, remove, err := modelPath(f.model)
+	defer t.remove()
+	cfg, err := t.config(a, &f.engineFlags)
 	if err != nil {
 		return err
-	}
-	defer remove()
-	cfg, err := f.config(a, path)
-	if err != nil {
-		return err
-	}
-	cfg.Progress = a.progress(f.quiet)
-	if isDemo {
-		limitDemo(&cfg)
-		if !found {
-			prompt = demo.Prompt
-		}
 	}
 
 	start := time.Now()
@@ -106,13 +89,13 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 	}
 	out.Sampling, out.random = describe(params), seedText(params)
 
-	if isDemo && !found && !f.quiet {
-		fmt.Fprintf(a.status, "demo model, prompt: %s\n", prompt)
+	if !t.found && !f.quiet {
+		fmt.Fprintf(a.status, "demo model, prompt: %s\n", t.prompt)
 	}
 	text, decode := term.NewText(a.stdout), time.Time{}
 	count := 0
 	res, err := e.NewSession().Generate(ctx, engine.Request{
-		Prompt: prompt, MaxTokens: f.maxTokens, Sampling: params, IgnoreEnd: f.ignoreEOS,
+		Prompt: t.prompt, MaxTokens: f.maxTokens, Sampling: params, IgnoreEnd: f.ignoreEOS,
 	}, func(t engine.Token) error {
 		out.Text += t.Text
 		if decode.IsZero() {
