@@ -22,7 +22,7 @@
 enum {
     F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14,
     IQ2_XXS = 16, IQ2_XS = 17, IQ3_XXS = 18, IQ1_S = 19, IQ4_NL = 20, IQ3_S = 21, IQ2_S = 22, IQ4_XS = 23, IQ1_M = 29, BF16 = 30,
-    TQ2_0 = 35, MXFP4 = 39
+    TQ2_0 = 35, MXFP4 = 39, NVFP4 = 40
 };
 
 // The grids of grids.go, an entry of eight or four bytes each.
@@ -116,6 +116,7 @@ INLINE_ANY int block_bytes(int type) {
     case Q5_1: return 24;
     case Q8_0: return 34;
     case MXFP4: return 17;
+    case NVFP4: return 36;
     case Q2_K: return 84;
     case Q3_K: case IQ3_S: return 110;
     case Q4_K: return 144;
@@ -161,17 +162,20 @@ INLINE __m256i nonlinear4(__m256i codes) { // the values of IQ4_NL and IQ4_XS co
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
 }
 
+INLINE __m256i fp4(__m256i codes) { // their values plus 12
+    const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+}
+
 // The codes of a block, made unsigned by bias32, unless it has_sign.
 INLINE __m256i codes32(int type, const uint8_t *b) {
-    const __m256i fp4 = _mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, //
-                                         12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     switch (type) {
     case Q4_0: return nibbles(b + 2);
     case Q4_1: return nibbles(b + 4);
     case Q5_0: return _mm256_or_si256(nibbles(b + 6), fifth_bits(load_u32(b + 2)));
     case Q5_1: return _mm256_or_si256(nibbles(b + 8), fifth_bits(load_u32(b + 4)));
     case IQ4_NL: return nonlinear4(nibbles(b + 2));
-    case MXFP4: return _mm256_shuffle_epi8(fp4, nibbles(b + 1));
+    case MXFP4: return fp4(nibbles(b + 1));
     default: return load256(b + 2); // Q8_0
     }
 }
@@ -232,6 +236,46 @@ INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, 
             v = _mm256_add_ps(v, _mm256_mul_ps(halves8(w + 2, stride), _mm256_set1_ps(load_f16(act + 2))));
         }
         acc = _mm256_add_ps(acc, v);
+    }
+    return acc;
+}
+
+// The UE4M3 scales of eight NVFP4 blocks, stride apart: sub-block s's in byte s. NaN is 0 here.
+INLINE __m256i scales_nvfp4(const uint8_t *w, int64_t stride) {
+    uint32_t v[8];
+    UNROLL for (int r = 0; r < 8; r++) v[r] = load_u32(w + r * stride);
+    __m256i nan = _mm256_set1_epi8(0x7f), sc = _mm256_and_si256(load256(v), nan);
+    return _mm256_andnot_si256(_mm256_cmpeq_epi8(sc, nan), sc);
+}
+
+// Eight rows, one token, NVFP4: blocks of 64 with a scale for every 16, which meet two blocks of activations.
+INLINE __m256 vec_nvfp4(const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
+    const __m256i one = _mm256_set1_epi16(1), odd = _mm256_setr_epi64x(0, 4, 0, 4);
+    __m256 acc = _mm256_setzero_ps();
+    stretch next = stretch_after(w, 8 * stride);
+    for (; blocks > 0; blocks--, w += block_bytes(NVFP4)) {
+        prefetch(&next, 8 * block_bytes(NVFP4));
+        __m256i scales = scales_nvfp4(w, stride);
+        for (int h = 0; h < 2; h++, act += 34) {
+            __m256i y = load256(act + 2), s[2], bias = _mm256_maddubs_epi16(_mm256_set1_epi8(12), y);
+            __m256 dy = _mm256_set1_ps(load_f16(act));
+            UNROLL for (int i = 0; i < 2; i++) {
+                __m256i p[4];
+                UNROLL for (int r = 0; r < 4; r++) { // eight bytes hold 16 elements: low nibbles, then high ones
+                    __m256i q = _mm256_castsi128_si256(load128(w + (4 * i + r) * stride + 4 + 16 * h));
+                    q = _mm256_srlv_epi64(_mm256_permute4x64_epi64(q, 0x50), odd);
+                    p[r] = _mm256_maddubs_epi16(fp4(_mm256_and_si256(q, _mm256_set1_epi8(15))), y);
+                    p[r] = _mm256_madd_epi16(_mm256_sub_epi16(p[r], bias), one);
+                }
+                s[i] = halfsum4_small(p[0], p[1], p[2], p[3]);
+            }
+            UNROLL for (int k = 0; k < 2; k++, scales = _mm256_srli_epi32(scales, 8)) {
+                __m256i sum = k == 0 ? _mm256_permute2x128_si256(s[0], s[1], 0x20) : _mm256_permute2x128_si256(s[0], s[1], 0x31);
+                __m256i sc = _mm256_slli_epi32(_mm256_and_si256(scales, _mm256_set1_epi32(0xff)), 20);
+                __m256 d = _mm256_mul_ps(_mm256_castsi256_ps(sc), _mm256_set1_ps(0x1p119f)); // 2^(e-127) to 2^(e-8)
+                acc = _mm256_add_ps(acc, _mm256_mul_ps(_mm256_mul_ps(d, dy), _mm256_cvtepi32_ps(sum)));
+            }
+        }
     }
     return acc;
 }
@@ -823,6 +867,7 @@ INLINE void matvec(int type, const uint8_t *w, int64_t stride, int64_t rows, int
         const uint8_t *p = w + at * stride;
         if (is_k45(type)) _mm_storeu_ps(out + at, vec_k45(type, p, stride, blocks, act));
         else if (is_k(type)) _mm_storeu_ps(out + at, vec_k16(type, p, stride, blocks, act));
+        else if (type == NVFP4) _mm256_storeu_ps(out + at, vec_nvfp4(p, stride, blocks, act));
         else _mm256_storeu_ps(out + at, vec32(type, p, stride, blocks, act));
     }
 }
@@ -863,11 +908,13 @@ INLINE void matmat(int type, const uint8_t *w, int64_t stride, int64_t rows, int
 }
 
 // Instances of one type, kept apart so that each gets the registers to itself.
-#define QUANTISED(type)                                                                                                   \
+#define MATVEC(type)                                                                                                      \
     static TARGET __attribute__((noinline)) void matvec_##type(const uint8_t *w, int64_t stride, int64_t rows,            \
                                                                int64_t blocks, const uint8_t *act, float *out) {          \
         matvec(type, w, stride, rows, blocks, act, out);                                                                  \
-    }                                                                                                                     \
+    }
+#define QUANTISED(type)                                                                                                   \
+    MATVEC(type)                                                                                                          \
     static TARGET __attribute__((noinline)) void matmat_##type(                                                           \
         const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,           \
         int64_t tokens, float *out, int64_t out_stride) {                                                                 \
@@ -898,11 +945,13 @@ QUANTISED(IQ3_S)
 QUANTISED(IQ1_S)
 QUANTISED(IQ1_M)
 QUANTISED(TQ2_0)
+MATVEC(NVFP4)
 
 typedef void matvec_func(const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, float *out);
 typedef void matmat_func(const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,
                          int64_t tokens, float *out, int64_t out_stride);
 
+// matmat may be 0: then every token is a product of its own.
 static void quantised(int type, matvec_func *matvec, matmat_func *matmat, const uint8_t *w, int64_t row_bytes, int64_t rows,
                       const uint8_t *act, int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {
     int64_t blocks = row_bytes / block_bytes(type), most = is_k(type) || blocks == 0 ? MAX_TOKENS : ACTS / blocks;
@@ -916,7 +965,7 @@ static void quantised(int type, matvec_func *matvec, matmat_func *matmat, const 
                 matvec(w + r * row_bytes, 0, 8, blocks, act, same);
                 out[r] = same[0];
             }
-        } else if (now < (type == Q8_0 ? 4 : 2)) { // not worth unpacking (measured), or rows too long to summarise
+        } else if (now < (type == Q8_0 ? 4 : 2) || !matmat) { // not worth unpacking (measured), or rows too long to summarise
             now = 1;
             matvec(w, row_bytes, rows, blocks, act, out);
         } else {
@@ -1043,6 +1092,9 @@ int kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64
         CASE(IQ1_S)
         CASE(IQ1_M)
         CASE(TQ2_0)
+    case NVFP4:
+        quantised(NVFP4, matvec_NVFP4, 0, w, row_bytes, rows, act, act_stride, tokens, out, out_stride);
+        return 1;
         FLOAT_CASE(F32)
         FLOAT_CASE(F16)
         FLOAT_CASE(BF16)

@@ -521,6 +521,9 @@ func FuzzMatMul(f *testing.F) {
 	f.Add(byte(0), []byte{1, 2, 3})
 	f.Add(byte(5), []byte{0xff, 0x7c, 0x80})
 	f.Add(byte(9), slices.Repeat([]byte{0x80}, 300))
+	for i := range supported[3:] {
+		f.Add(byte(i), lcgBytes(supported[3+i], 211))
+	}
 	f.Fuzz(func(t *testing.T, pick byte, data []byte) {
 		typ := supported[3+int(pick)%(len(supported)-3)]
 		if len(data) == 0 {
