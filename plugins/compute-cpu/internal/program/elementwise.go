@@ -3,6 +3,7 @@ package program
 import (
 	"math"
 
+	"github.com/bigmoe/bigmoe/sdk/fault"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
@@ -24,32 +25,51 @@ var unaries = map[string]func(float64) float64{
 	"relu":      func(x float64) float64 { return max(x, 0) },
 }
 
-// gluing combines gate and up rows.
-type gluing func(m *Machine, dst, gate, up []float32)
+// gluing prepares gate and up so that the kernel silu(t)*s gives their combination (specs/qwen3moe.md R6, specs/gpt-oss.md
+// R5, specs/gemma4.md 12). Every gating can be written so:
+//
+//	silu, limited:  t = min(g, L)                          s = clamp(u, -L, L)
+//	swiglu_oai:     t = alpha*g                            s = (u + 1) / alpha
+//	gelu_tanh:      t = 2*sqrt(2/pi) * g*(1 + 0.044715g²)  s = u*g/t, since (1 + tanh(z))/2 = sigmoid(2z)
+//
+// t may be gate, s may be up. A nil gluing is silu without limit: nothing is to be prepared.
+type gluing func(t, s, gate, up []float32)
 
-// newGluing reads the attributes that ops with a gate share (specs/qwen3moe.md R6, specs/gpt-oss.md R5).
-func newGluing(a plan.Attrs) gluing {
-	limit, alpha := a.Float("limit"), a.Float("alpha")
-	if limit == 0 {
-		limit = math.Inf(1)
+// newGluing reads the attributes that ops with a gate share.
+func newGluing(a plan.Attrs) (gluing, error) {
+	limit, alpha := float32(a.Float("limit")), float32(a.Float("alpha"))
+	unlimited := limit == 0
+	if unlimited {
+		limit = float32(math.Inf(1))
 	}
-	var act func(g float64) float64
-	plus := 0.0
+	clamped := func(gate, up float32) (g, u float32) { return min(gate, limit), min(max(up, -limit), limit) }
 	switch a.Text("activation") {
-	case "silu":
-		if math.IsInf(limit, 1) {
-			return func(m *Machine, dst, gate, up []float32) { m.set.SwiGLU(dst, gate, up) }
-		}
-		act = silu
 	case "gelu_tanh":
-		act = geluTanh
+		return func(t, s, gate, up []float32) {
+			for j := range t {
+				g, u := clamped(gate[j], up[j])
+				const c = 2 * 0.7978845608028654     // 2*sqrt(2/pi)
+				steep := c * min(1+0.044715*g*g, 20) // beyond |g| = 20 the sigmoid is 0 or 1 whatever it is
+				t[j], s[j] = g*steep, u/steep
+			}
+		}, nil
 	case "swiglu_oai":
-		act, plus = func(g float64) float64 { return g * sigmoid(alpha*g) }, 1
-	}
-	return func(_ *Machine, dst, gate, up []float32) {
-		for j := range dst {
-			g, u := min(float64(gate[j]), limit), min(max(float64(up[j]), -limit), limit)
-			dst[j] = float32(act(g) * (u + plus))
+		if alpha == 0 {
+			return nil, fault.Unsupportedf("the cpu backend has no swiglu_oai with alpha 0")
 		}
+		return func(t, s, gate, up []float32) {
+			for j := range t {
+				g, u := clamped(gate[j], up[j])
+				t[j], s[j] = alpha*g, (u+1)/alpha
+			}
+		}, nil
 	}
+	if unlimited {
+		return nil, nil
+	}
+	return func(t, s, gate, up []float32) {
+		for j := range t {
+			t[j], s[j] = clamped(gate[j], up[j])
+		}
+	}, nil
 }

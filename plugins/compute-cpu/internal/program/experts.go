@@ -247,7 +247,10 @@ func (e *widening) chunk(m *Machine, worker, chunk int) {
 			g, t := w.gate[i*rows:][:rows], w.up[i*rows:][:rows]
 			addBias(m, g, e.gateBias, int(s.Expert)*e.f+r0)
 			addBias(m, t, e.upBias, int(s.Expert)*e.f+r0)
-			e.glu(m, e.hidden.f32[(u+i)*e.f+r0:][:rows], g, t)
+			if e.glu != nil {
+				e.glu(g, t, g, t)
+			}
+			m.set.SwiGLU(e.hidden.f32[(u+i)*e.f+r0:][:rows], g, t)
 		}
 	}
 }

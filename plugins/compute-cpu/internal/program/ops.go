@@ -271,12 +271,14 @@ func routed(c *compiler) error {
 	if err := c.parts(e); err != nil {
 		return err
 	}
-	e.glu = newGluing(c.attrs)
+	var err error
+	if e.glu, err = newGluing(c.attrs); err != nil {
+		return err
+	}
 	e.gateBias, e.upBias, e.downBias, e.scale = c.vector(0), c.vector(1), c.vector(2), c.vector(3)
 	e.x = c.in(0)
 	c.use(e.ids.buffer)
 	c.use(e.weights.buffer)
-	var err error
 	if e.gateX, err = c.expertInput(e, &e.gate); err != nil {
 		return err
 	}
@@ -358,18 +360,34 @@ func (c *compiler) parts(e *experts) error {
 }
 
 func glu(c *compiler) error {
-	gate, combine := c.in(0), newGluing(c.attrs)
-	if !c.has(1) {
-		out := c.out(0)
-		n := out.width()
-		return c.rows(out, 8, func(m *Machine, _, i int) {
-			x := m.floats(gate, i)
-			combine(m, m.floats(out, i), x[:n], x[n:])
-		})
+	prepare, err := newGluing(c.attrs)
+	if err != nil {
+		return err
 	}
-	up := c.in(1)
-	out := c.outOver(0, gate)
-	return c.rows(out, 8, func(m *Machine, _, i int) { combine(m, m.floats(out, i), m.floats(gate, i), m.floats(up, i)) })
+	gate := c.in(0)
+	up, out := gate, ref{}
+	both := !c.has(1) // gate holds gate and up
+	if both {
+		out = c.out(0)
+	} else {
+		up, out = c.in(1), c.outOver(0, gate)
+	}
+	n := out.width()
+	if prepare != nil {
+		grow(&c.p.work.row, n)
+	}
+	return c.rows(out, 8, func(m *Machine, worker, i int) {
+		dst, g, u := m.floats(out, i), m.floats(gate, i)[:n], m.floats(up, i)
+		if both {
+			u = u[n:]
+		}
+		if prepare != nil {
+			s := m.workers[worker].row[:n]
+			prepare(dst, s, g, u)
+			g, u = dst, s
+		}
+		m.set.SwiGLU(dst, g, u)
+	})
 }
 
 func add(c *compiler) error {
