@@ -158,7 +158,7 @@ Exit codes: 2 a mistake in the request, 3 a corrupt file, 4 not supported, 70 a 
 		cmd.GroupID = groupMain
 		root.AddCommand(cmd)
 	}
-	for _, cmd := range []*cobra.Command{a.benchCommand(), a.evalCommand(), a.tokenizeCommand(), a.detokenizeCommand()} {
+	for _, cmd := range []*cobra.Command{a.benchCommand(), a.evalCommand(), a.traceCommand(), a.replayCommand(), a.tokenizeCommand(), a.detokenizeCommand()} {
 		cmd.GroupID = groupEngineers
 		root.AddCommand(cmd)
 	}

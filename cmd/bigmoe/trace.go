@@ -1,0 +1,211 @@
+package main
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/engine/expert"
+	"github.com/bigmoe/bigmoe/engine/expert/replay"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+type traceFlags struct {
+	engineFlags
+	samplingFlags
+	promptFlags
+	maxTokens int
+	ignoreEOS bool
+	output    string
+}
+
+func (a *app) traceCommand() *cobra.Command {
+	f := &traceFlags{}
+	cmd := &cobra.Command{
+		Use:     "trace [flags] [PROMPT]",
+		Short:   "Write text and record which experts it took",
+		Example: `  bigmoe trace -m model.gguf --mem 6G --greedy -n 200 -o routes.csv.gz "The sea was calm until"`,
+		Long: `Takes what run takes and writes, instead of the text, a CSV file with a row for each expert that a token was routed to: turn,
+phase (0 prompt, 1 text), step (position), layer, slot (the how-manieth choice), expert, weight, residency (1: it was in the
+cache), expert_bytes (what had to be read for it). The comments at its begin say how large an expert of each layer is.
+
+Nothing is read ahead while recording, so that residency is the work of --policy and --cache alone, and replay counts the
+same hits.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.trace(cmd, f, args) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVarP(&f.output, "output", "o", "-", "`FILE` to write, compressed if it ends in .gz; - is standard output")
+	f.promptFlags.add(fs)
+	fs.IntVarP(&f.maxTokens, "max-tokens", "n", 0, "most `TOKENS` to write; 0: until the text ends or the context is full")
+	fs.BoolVar(&f.ignoreEOS, "ignore-eos", false, "go on after a token that ends the text")
+	f.engineFlags.add(fs, "f16")
+	f.samplingFlags.add(fs)
+	return cmd
+}
+
+func (a *app) trace(cmd *cobra.Command, f *traceFlags, args []string) (err error) {
+	ctx := cmd.Context()
+	if err := exclusive(cmd); err != nil {
+		return err
+	}
+	if f.maxTokens < 0 {
+		return fault.Userf("--max-tokens %d: expected 0 or more", f.maxTokens)
+	}
+	if f.prefetch.value == "router" {
+		return fault.Userf("--prefetch router: nothing is read ahead while recording")
+	}
+	if _, err := f.params(cmd.Flags(), nil, 0); err != nil { // before anything is loaded
+		return err
+	}
+	t, err := a.task(cmd, &f.promptFlags, f.model, args)
+	if err != nil {
+		return err
+	}
+	defer t.remove()
+	cfg, err := t.config(a, &f.engineFlags)
+	if err != nil {
+		return err
+	}
+	cfg.Prefetch = engine.PrefetchOff
+	rec := newRecorder()
+	cfg.OnRoute, cfg.OnWave = rec.route, rec.wave
+
+	start := time.Now()
+	e, err := engine.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	out := runOutput{LoadSeconds: time.Since(start).Seconds()}
+	params, err := f.params(cmd.Flags(), e.File, e.Context)
+	if err != nil {
+		return err
+	}
+	out.random = seedText(params)
+	w, done, err := a.create(f.output)
+	if err != nil {
+		return err
+	}
+	rec.out = replay.NewWriter(w, traceHeader(e))
+	res, err := e.NewSession().Generate(ctx, engine.Request{
+		Prompt: t.prompt, MaxTokens: f.maxTokens, Sampling: params, IgnoreEnd: f.ignoreEOS,
+	}, func(engine.Token) error { return rec.token() })
+	err = errors.Join(err, rec.finish(), done())
+	a.status.Clear()
+	out.Interrupted = ctx.Err() != nil
+	if res == nil || (err != nil && !out.Interrupted) {
+		return err
+	}
+	out.take(res, e)
+	out.Policy = f.policy.value // by the name it was asked for
+	if !f.quiet {
+		out.summary(a.status)
+	}
+	return err
+}
+
+// traceHeader describes a loaded model.
+func traceHeader(e *engine.Engine) replay.Header {
+	h := replay.Header{
+		Model: filepath.Base(e.File.Path()), Architecture: e.Plan.Architecture, TopK: e.Model.MaxTopK(),
+		ExpertBytes: make([]int64, e.Plan.Model.Layers),
+	}
+	for i := range e.Model.Banks {
+		b := &e.Model.Banks[i]
+		h.Experts = max(h.Experts, b.Experts)
+		h.ExpertBytes[b.Layer] = b.ExpertBytes()
+	}
+	return h
+}
+
+// create opens what -o names. done ends it.
+func (a *app) create(path string) (w io.Writer, done func() error, err error) {
+	if path == "-" {
+		return a.stdout, func() error { return nil }, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, nil, fault.As(fault.User, err)
+	}
+	if !strings.HasSuffix(path, ".gz") {
+		return file, file.Close, nil
+	}
+	z := gzip.NewWriter(file)
+	return z, func() error { return errors.Join(z.Close(), file.Close()) }, nil
+}
+
+// recorder turns what the engine says about a generation into batches of a trace. A batch is written once the cache has
+// been asked for all of it, which is when the next one begins.
+type recorder struct {
+	out     *replay.Writer
+	err     error
+	batch   replay.Batch
+	k       int // picks per token; 0 = no batch yet
+	weights []float32
+	missed  map[int32]bool
+
+	decode    bool
+	evaluated int // tokens of the batches of tokens before this one
+	tokens    int // of this one
+}
+
+func newRecorder() *recorder {
+	return &recorder{missed: map[int32]bool{}, batch: replay.Batch{Layer: math.MaxInt}}
+}
+
+// route begins the batch of a layer.
+func (r *recorder) route(layer, k int, ids []int32, weights []float32) {
+	r.write()
+	n := len(ids) / k
+	if layer <= r.batch.Layer {
+		r.evaluated += r.tokens
+		r.tokens = n
+	}
+	r.batch = replay.Batch{Prefill: !r.decode, Layer: layer, Experts: append(r.batch.Experts[:0], ids...),
+		Step: r.evaluated + r.tokens - n} // the last layer may be needed for the last tokens alone
+	r.k, r.weights = k, append(r.weights[:0], weights...)
+	clear(r.missed)
+}
+
+// wave notes which experts the cache did not have.
+func (r *recorder) wave(_ int, slots []expert.Slot) {
+	for i := range slots {
+		if !slots[i].Hit {
+			r.missed[slots[i].Expert] = true
+		}
+	}
+}
+
+func (r *recorder) write() {
+	if r.k > 0 && r.err == nil {
+		r.err = r.out.Write(&r.batch, r.k, r.weights, func(e int32) bool { return r.missed[e] })
+	}
+	r.k = 0
+}
+
+// token says that a token has been chosen: what is evaluated from now on is the text.
+func (r *recorder) token() error {
+	r.decode = true
+	return r.err
+}
+
+func (r *recorder) finish() error {
+	r.write()
+	if r.err == nil {
+		r.err = r.out.Flush()
+	}
+	if r.err != nil {
+		return fmt.Errorf("route trace: %w", r.err)
+	}
+	return nil
+}
