@@ -3,8 +3,14 @@ package cpu_test
 import (
 	"math"
 	"slices"
+	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/plugins/compute-cpu/cpu"
+	"github.com/bigmoe/bigmoe/sdk/compute"
 	"github.com/bigmoe/bigmoe/sdk/dtype"
+	"github.com/bigmoe/bigmoe/sdk/fault"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
@@ -290,5 +296,49 @@ func deepseek4Cases() []opCase {
 				}
 				return y
 			}},
+	}
+}
+
+// TestGivenExpertsThatDoNotExist: a table of experts by token is part of the file, and may be wrong.
+func TestGivenExpertsThatDoNotExist(t *testing.T) {
+	cases := deepseek4Cases()
+	c := cases[len(cases)-1]
+	require.Equal(t, "token_row and route with picks", c.name)
+	c.ops[1] = op("slice", "x", "", "l", attrs{"width": 4}) // of 6 experts
+	m, _, _ := c.build(t)
+	backend, err := cpu.New(cpu.Options{})
+	require.NoError(t, err)
+	seq, err := backend.Load(m.options(&compute.Options{Context: opTokens, Batch: opTokens, LogitRows: opTokens, Threads: 2}), m.region)
+	require.NoError(t, err)
+	defer seq.Close()
+	var tokens []int32
+	for i := range opTokens {
+		tokens = append(tokens, int32(i))
+	}
+	b := &compute.Batch{Tokens: tokens, Rows: m.rows(tokens), All: true, Logits: make([]float32, opTokens*(3+32))}
+	err = seq.Eval(t.Context(), b, newHost(m))
+	require.ErrorContains(t, err, "of 4 is given")
+	require.Equal(t, fault.Corrupt, fault.KindOf(err))
+}
+
+// TestTablesOfIntegers: only token_row takes integers, and only integers.
+func TestTablesOfIntegers(t *testing.T) {
+	for _, test := range []struct {
+		op   *plan.Op
+		typ  dtype.Type
+		says string
+	}{
+		{op("token_row", "", "experts_of", "y", nil), dtype.F32, `weight "experts_of" is F32, a table of ids is I32`},
+		{op("embed", "", "experts_of", "y", nil), dtype.I32, `weight "experts_of" is I32, which the cpu backend has no kernel for`},
+	} {
+		p := &plan.Plan{Schema: plan.SchemaVersion, Recipe: "case", Model: &plan.Model{Layers: 1, Vocabulary: 3},
+			Weights: []*plan.Weight{{Name: "experts_of", Shape: []uint64{3, 5}}},
+			Blocks:  []*plan.Block{{Kind: plan.BlockKind_LAYER, Ops: []*plan.Op{test.op}}}}
+		backend, err := cpu.New(cpu.Options{})
+		require.NoError(t, err)
+		_, err = backend.Prepare(&compute.Bound{Plan: p, Values: plan.Values{"y": {Width: 3}}, Weights: []*compute.BoundWeight{{Type: uint32(test.typ), RowBytes: 12}},
+			Options: &compute.Options{Context: 4, Batch: 4, LogitRows: 1, Threads: 1}})
+		require.ErrorContains(t, err, test.says)
+		require.Equal(t, fault.Unsupported, fault.KindOf(err))
 	}
 }
