@@ -22,6 +22,9 @@ func TestTypeGoldens(t *testing.T) {
 						t.Skip("plain Go arithmetic is too slow under the race detector")
 					}
 					g.compare(t, observe(t, config(model, b), g.Prompt.IDs, 0, g.certain()))
+					if backend == "reference" {
+						return // chunks are a matter of ops, not of types
+					}
 					for _, chunk := range []int{7, 1} {
 						g.compare(t, observe(t, config(model, b), g.Prompt.IDs, chunk, 2))
 					}
