@@ -120,6 +120,9 @@ func TestEquationsPage(t *testing.T) {
 		"gemma4":    numbers("", 34),
 		"qwen35moe": join(numbers("T", 8), numbers("A", 8), numbers("D", 16), numbers("C", 5), numbers("M", 4), numbers("P", 4)),
 		"deepseek4": numbers("", 49),
+
+		"deepseek2":   numbers("", 15),
+		"bailingmoe3": numbers("", 9),
 	} {
 		_, section, ok := strings.Cut(page, "\n## "+spec+"\n")
 		require.True(t, ok, spec)

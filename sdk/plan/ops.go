@@ -257,9 +257,24 @@ var ops = []OpSpec{
 	{Kind: "route", In: []Operand{{Name: "logits"}, {Name: "picks", Optional: true, Integer: true}}, Weights: []Operand{optional("bias")},
 		Out: []Operand{ids("ids"), {Name: "weights"}},
 		Attrs: []AttrSpec{count("top_k"), choice("gating", "softmax", "sigmoid", "sqrt_softplus", "softmax_selected"),
-			flag("normalize"), {Name: "norm_floor", Type: Float, Default: 0.0, Min: 0, Max: 1}, number("scale", 1)},
+			flag("normalize"), {Name: "norm_floor", Type: Float, Default: 0.0, Min: 0, Max: 1}, number("scale", 1),
+			countOr("groups", 1), countOr("groups_used", 0)},
 		widths: func(o *operands) ([]int64, error) {
 			k := o.i("top_k")
+			if g := max(o.i("groups"), 1); g > 1 {
+				n, used := o.width(0)/g, o.i("groups_used")
+				if used == 0 {
+					used = g
+				}
+				switch {
+				case o.has(1):
+					return nil, o.errf("picks are given, and %d groups to choose from", g)
+				case o.width(0)%g != 0 || used > g:
+					return nil, o.errf("%d of %d groups of %d experts", used, g, o.width(0))
+				case k > used*n:
+					return nil, o.errf("top_k %d of %d groups of %d experts", k, used, n)
+				}
+			}
 			if k > o.width(0) {
 				return nil, o.errf("top_k %d of %d experts", k, o.width(0))
 			}
@@ -302,13 +317,20 @@ var ops = []OpSpec{
 		widths: func(o *operands) ([]int64, error) { return []int64{o.width(0)}, o.same(0, 1) }},
 	{Kind: "mul", In: vals("a", "b"), Out: vals("y"),
 		widths: func(o *operands) ([]int64, error) {
-			if o.width(1) == 1 {
-				return []int64{o.width(0)}, nil
+			if o.width(1) == 0 || o.width(0)%o.width(1) != 0 {
+				return nil, o.errf("widths %d and %d: the first is not a multiple of the second", o.width(0), o.width(1))
 			}
-			return []int64{o.width(0)}, o.same(0, 1)
+			return []int64{o.width(0)}, nil
 		}},
 	{Kind: "add_weight", In: vals("x"), Weights: vals("weight"), Out: vals("y"), widths: broadcast},
-	{Kind: "mul_weight", In: vals("x"), Weights: vals("weight"), Out: vals("y"), widths: broadcast},
+	{Kind: "mul_weight", In: vals("x"), Weights: vals("weight"), Out: vals("y"), Attrs: []AttrSpec{countOr("run", 1)},
+		widths: func(o *operands) ([]int64, error) {
+			s, run := o.shape(0), max(o.i("run"), 1)
+			if len(s) != 1 || s[0] == 0 || o.width(0)%run != 0 || o.width(0)/run%int64(s[0]) != 0 {
+				return nil, o.errf("weight %v, each number for %d elements, does not repeat over a width of %d", s, run, o.width(0))
+			}
+			return []int64{o.width(0)}, nil
+		}},
 	{Kind: "scale", In: vals("x"), Out: vals("y"), Attrs: []AttrSpec{{Name: "factor", Type: Float, Required: true}}, widths: elementwise},
 	{Kind: "unary", In: vals("x"), Out: vals("y"),
 		Attrs:  []AttrSpec{choice("fn", "sigmoid", "silu", "gelu_tanh", "softplus", "tanh", "exp", "relu")},
@@ -327,8 +349,13 @@ var ops = []OpSpec{
 			}
 			return []int64{o.width(0) / g * o.i("width")}, nil
 		}},
-	{Kind: "concat", In: vals("a", "b"), Out: vals("y"),
-		widths: func(o *operands) ([]int64, error) { return []int64{o.width(0) + o.width(1)}, nil }},
+	{Kind: "concat", In: vals("a", "b"), Out: vals("y"), Attrs: []AttrSpec{countOr("groups", 1)},
+		widths: func(o *operands) ([]int64, error) {
+			if g := max(o.i("groups"), 1); o.width(0)%g != 0 || o.width(1)%g != 0 {
+				return nil, o.errf("widths %d and %d are not %d groups", o.width(0), o.width(1), g)
+			}
+			return []int64{o.width(0) + o.width(1)}, nil
+		}},
 	{Kind: "repeat", In: vals("x"), Out: vals("y"), Attrs: []AttrSpec{count("times")},
 		widths: func(o *operands) ([]int64, error) { return []int64{o.width(0) * o.i("times")}, nil }},
 	{Kind: "short_conv", In: vals("x"), Weights: vals("kernel"), States: []StateOperand{{Name: "history", Kind: StateKind_CONVOLUTION}}, Out: vals("y"),
@@ -348,6 +375,9 @@ var ops = []OpSpec{
 		widths: func(o *operands) ([]int64, error) {
 			nk, nv, d := o.i("key_heads"), o.i("value_heads"), o.i("head_dim")
 			for i, w := range []int64{nk * d, nk * d, nv * d, nv, nv} {
+				if i == 4 && o.width(i) == nv*d {
+					continue // a decay for every key channel
+				}
 				if o.width(i) != w {
 					return nil, o.errf("operand %d has width %d, need %d", i, o.width(i), w)
 				}

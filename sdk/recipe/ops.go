@@ -220,13 +220,16 @@ type Route struct {
 	Normalize bool
 	NormFloor float64
 	Scale     float64
+
+	Groups, GroupsUsed int // only the experts of the best GroupsUsed of Groups groups are chosen from
 }
 
 // Route chooses the experts of each token and their weights, best first.
 func (b *Builder) Route(idsName, weightsName string, r Route) (ids, weights Value) {
 	o := &op{kind: "route", in: []Value{r.Logits, r.Picks}, weights: []Weight{r.Bias}}
 	o.int("top_k", r.TopK).text("gating", r.Gating).flag("normalize", r.Normalize).float("norm_floor", r.NormFloor)
-	out := b.write(o.float("scale", r.Scale), idsName, weightsName)
+	o.float("scale", r.Scale).int("groups", r.Groups).int("groups_used", r.GroupsUsed)
+	out := b.write(o, idsName, weightsName)
 	return out[0], out[1]
 }
 
@@ -268,7 +271,7 @@ func (b *Builder) Add(name string, x, y Value) Value {
 	return b.one(&op{kind: "add", in: []Value{x, y}}, name)
 }
 
-// Mul multiplies two values by element; the second may have one element in each row.
+// Mul multiplies two values by element; the second may have one element for each row, or for each run of the first.
 func (b *Builder) Mul(name string, x, y Value) Value {
 	return b.one(&op{kind: "mul", in: []Value{x, y}}, name)
 }
@@ -281,6 +284,12 @@ func (b *Builder) AddWeight(name string, x Value, weight Weight) Value {
 // MulWeight multiplies by a vector, repeated along the row.
 func (b *Builder) MulWeight(name string, x Value, weight Weight) Value {
 	return b.one(&op{kind: "mul_weight", in: []Value{x}, weights: []Weight{weight}}, name)
+}
+
+// MulWeightRuns is [Builder.MulWeight] with each number of the vector for run elements in succession.
+func (b *Builder) MulWeightRuns(name string, x Value, weight Weight, run int) Value {
+	o := &op{kind: "mul_weight", in: []Value{x}, weights: []Weight{weight}}
+	return b.one(o.int("run", run), name)
 }
 
 // Scale multiplies by a constant, which must not be zero.
@@ -308,6 +317,11 @@ func (b *Builder) Concat(name string, x, y Value) Value {
 	return b.one(&op{kind: "concat", in: []Value{x, y}}, name)
 }
 
+// ConcatGroups cuts the rows of two values into groups parts and puts each part of y behind that of x.
+func (b *Builder) ConcatGroups(name string, x, y Value, groups int) Value {
+	return b.one((&op{kind: "concat", in: []Value{x, y}}).int("groups", groups), name)
+}
+
 // Repeat puts the row times times behind itself.
 func (b *Builder) Repeat(name string, x Value, times int) Value {
 	return b.one((&op{kind: "repeat", in: []Value{x}}).int("times", times), name)
@@ -322,7 +336,7 @@ func (b *Builder) ShortConv(name string, x Value, kernel Weight, history State, 
 
 // DeltaNet holds the operands and attributes of a gated_delta_net op.
 type DeltaNet struct {
-	Q, K, V, Beta, Gamma          Value
+	Q, K, V, Beta, Gamma          Value // Gamma: one for each value head, or one for each of its channels
 	Memory                        State
 	KeyHeads, ValueHeads, HeadDim int
 	Map                           string // of value heads to key heads: "tiled" or "grouped"

@@ -173,7 +173,7 @@ func everyOp(b *Builder) {
 	b.Compress(Compress{KV: "x", Gate: "x", APE: "t", Norm: "t", Pending: b.Recurrent("pending", 6), Rows: "cx", Ratio: 1, Dim: 2,
 		Overlap: true, Eps: 0.3, Rope: rope})
 	b.IndexTop("h", "x", "x", "cx", 1, 2, 3, 4)
-	b.Route("ids", "weights", Route{Logits: "x", Picks: "rows", Bias: "t", TopK: 1, Gating: "sigmoid", Normalize: true, NormFloor: 0.5, Scale: 2})
+	b.Route("ids", "weights", Route{Logits: "x", Picks: "rows", Bias: "t", TopK: 1, Gating: "sigmoid", Normalize: true, NormFloor: 0.5, Scale: 2, Groups: 2, GroupsUsed: 1})
 	glu := GLU{Activation: "swiglu_oai", Limit: 7, Alpha: 1.7}
 	b.Experts("i", Experts{X: "x", IDs: "ids", Weights: "weights", GateBias: "t", UpBias: "t", DownBias: "t", Scale: "t", GLU: glu,
 		Bank: b.Bank(3, 2, Stack(GateUp, "stack", 4, 6), Part{Role: Down, Width: 3, Rows: 4, Tensors: []string{"e0", "e1"}})})
@@ -182,11 +182,13 @@ func everyOp(b *Builder) {
 	b.Mul("l", "x", "x")
 	b.AddWeight("m", "x", "t")
 	b.MulWeight("n", "x", "t")
+	b.MulWeightRuns("n2", "x", "t", 2)
 	b.Scale("o", "x", -0.5)
 	b.Unary("p", "tanh", "x")
 	b.Softcap("q", "x", 30)
 	b.Slice("r", "x", 4, 1, 2)
 	b.Concat("s", "x", "x")
+	b.ConcatGroups("s2", "x", "x", 2)
 	b.Repeat("t", "x", 3)
 	b.ShortConv("u", "x", "t", b.Convolution("cv", 7), "silu")
 	b.GatedDeltaNet("v", DeltaNet{Q: "x", K: "x", V: "x", Beta: "x", Gamma: "x", Memory: "pending", KeyHeads: 1, ValueHeads: 2, HeadDim: 3, Map: "grouped"})
@@ -383,6 +385,7 @@ func TestWeights(t *testing.T) {
 	m := newModel()
 	m.tensor("q", 32, 16)
 	m.tensor("row", 32)
+	m.tensor("heads", 32, 2, 8)
 	m.tensor("a"+string(make([]byte, 200)), 1)
 	bad := func(message string, build func(*Builder)) {
 		_, failed := runs(m, build)
@@ -391,6 +394,8 @@ func TestWeights(t *testing.T) {
 	}
 	bad(`tensor "q": expected [32 32], found [32 16]`, func(b *Builder) { b.Weight("q", 32, 32) })
 	bad(`tensor "q": expected [32], found [32 16]`, func(b *Builder) { b.Weight("q", 32) })
+	bad(`tensor "q": expected [32 2 8], found [32 16]`, func(b *Builder) { b.Reshape("q", []int{32, 2, 8}, 32, 16) })
+	bad(`tensor "q": dimension 1: expected 1 to 15, found 16`, func(b *Builder) { b.Dim("q", 1, 15) })
 	bad(`tensor "k" is missing`, func(b *Builder) { b.Weight("k", 32) })
 	bad(`tensor "k" is missing`, func(b *Builder) { b.Unused("k", "") })
 	bad(`tensor "q": expected [32 16 2], found [32 16]`, func(b *Builder) { b.Bank(0, 2, Stack(Down, "q", 32, 16)) })
@@ -404,6 +409,8 @@ func TestWeights(t *testing.T) {
 		require.Empty(t, b.Optional("k", 1))
 		require.Equal(t, Weight("q[4:12]"), b.WeightRows("q", 4, 8, 32, 16))
 		require.Equal(t, Weight("both"), b.Join("both", []int{32, 18}, Source{Tensor: "q"}, Source{"q", 1, 2}))
+		require.Equal(t, Weight("heads"), b.Reshape("heads", []int{32, 2, 8}, 32, 16))
+		require.Equal(t, []int{32, 16, 1}, []int{b.Dim("q", 0, 32), b.Dim("q", 1, 32), b.Dim("q", 2, 32)})
 		var names []string
 		for name := range b.Tensors() {
 			names = append(names, name)
@@ -413,10 +420,12 @@ func TestWeights(t *testing.T) {
 	require.Nil(t, failed)
 	p := &plan.Plan{}
 	require.NoError(t, proto.Unmarshal(raw, p))
-	require.Len(t, p.Weights, 4)
+	require.Len(t, p.Weights, 5)
 	require.Equal(t, []uint64{32, 8}, p.Weights[2].Shape)
 	require.True(t, proto.Equal(&plan.Source{Tensor: "q", FirstRow: 4, Rows: 8}, p.Weights[2].Sources[0]))
 	require.Len(t, p.Weights[3].Sources, 2)
+	require.Equal(t, []uint64{32, 16}, p.Weights[4].Shape)
+	require.EqualValues(t, 16, p.Weights[4].Sources[0].Rows)
 }
 
 func TestNothingRegistered(t *testing.T) {

@@ -39,6 +39,16 @@ func (b *Builder) Tensors() iter.Seq[string] {
 	}
 }
 
+// Dim returns dimension i of a tensor of the file, 1 beyond its last, for files that leave a size to it.
+func (b *Builder) Dim(tensor string, i, max int) int {
+	n := dim(b.host.tensorDims(b.find(tensor)), i)
+	if n < 1 || n > uint64(max) {
+		b.Refuse(Corrupt, "tensor "+strconv.Quote(tensor)+": dimension "+strconv.Itoa(i)+": expected 1 to "+strconv.Itoa(max)+
+			", found "+strconv.FormatUint(n, 10))
+	}
+	return int(n)
+}
+
 // Weight declares a tensor that stays in memory as a weight of the given shape, shape[0] contiguous. Trailing
 // dimensions of 1 do not count. Asking again for the same tensor returns the same weight.
 func (b *Builder) Weight(tensor string, shape ...int) Weight {
@@ -74,6 +84,13 @@ func (b *Builder) WeightRows(tensor string, firstRow, rows int, whole ...int) We
 	shape[len(shape)-1] = rows
 	name := tensor + "[" + strconv.Itoa(firstRow) + ":" + strconv.Itoa(firstRow+rows) + "]"
 	return b.declare(name, resident, nil, shape, Source{tensor, firstRow, rows})
+}
+
+// Reshape is [Builder.Weight] for a tensor of the shape whole whose rows are counted through, such as {in, out, heads}
+// as {in, out·heads}, or whose elements are, as a vector.
+func (b *Builder) Reshape(tensor string, whole []int, shape ...int) Weight {
+	b.checkShape(tensor, whole)
+	return b.declare(tensor, resident, nil, shape, Source{Tensor: tensor, Rows: shape[len(shape)-1]})
 }
 
 // Join declares several runs of rows, one after the other, as one weight. The engine checks that they fit the shape.

@@ -20,7 +20,8 @@ type deltaNet struct {
 	keyHeads, repeat int    // repeat value heads for each key head
 	dim              int
 	grouped          bool
-	blocks           int // chunks of one head
+	blocks           int  // chunks of one head
+	decays           *ref // of every row of S, if they decay apart
 }
 
 // deltaColumns is how many columns one worker takes at a time: 16 KiB of state with heads of 128.
@@ -28,7 +29,8 @@ const deltaColumns = 32
 
 func gatedDeltaNet(c *compiler) error {
 	a := c.attrs
-	s := &deltaNet{q: c.inWhole(0), k: c.inWhole(1), v: c.inWhole(2), beta: c.inWhole(3), gamma: c.inWhole(4), memory: c.fixedFor(0),
+	decays := c.decays(int(a.Int("value_heads")))
+	s := &deltaNet{decays: decays, q: c.inWhole(0), k: c.inWhole(1), v: c.inWhole(2), beta: c.inWhole(3), gamma: c.inWhole(4), memory: c.fixedFor(0),
 		keyHeads: int(a.Int("key_heads")), dim: int(a.Int("head_dim")), grouped: a.Text("map") == "grouped"}
 	s.repeat = int(a.Int("value_heads")) / s.keyHeads
 	s.blocks = ceilDiv(s.dim, deltaColumns)
@@ -51,7 +53,7 @@ func (s *deltaNet) chunk(m *Machine, _, chunk int) {
 	}
 	state := s.memory.f32[(head*d+from)*d : (head*d+to)*d]
 	for t := range m.tokens {
-		decay := float32(math.Exp(float64(m.floats(s.gamma, t)[head])))
+		decay := s.decay(m, t, head, state)
 		m.set.Delta(state, m.floats(s.out, t)[head*d:][from:to], m.floats(s.v, t)[head*d:][from:to],
 			m.floats(s.q, t)[key*d:][:d], m.floats(s.k, t)[key*d:][:d], m.floats(s.beta, t)[head], decay)
 	}

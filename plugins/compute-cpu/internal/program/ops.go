@@ -235,8 +235,9 @@ func routing(c *compiler) error {
 	}
 	g.ids, g.weights = c.out(0), c.out(1)
 	grow(&c.p.work.row, g.logits.width())
-	if g.bias != nil {
-		grow(&c.p.work.rank, g.logits.width())
+	g.groups, g.groupsUsed = int(a.Int("groups")), int(a.Int("groups_used"))
+	if g.bias != nil || g.limits() {
+		grow(&c.p.work.rank, g.logits.width()+g.groups)
 	}
 	c.emit(&route{gating: g, layer: c.block.Layer, rowwise: rowwise{head: c.head, cost: g.logits.width() * (8 + g.k), row: g.pick}})
 	for _, op := range c.rest {
@@ -399,8 +400,13 @@ func add(c *compiler) error {
 func mul(c *compiler) error {
 	a, b := c.in(0), c.in(1)
 	out := c.outOver(0, a)
-	if b.width() == 1 {
-		return c.rows(out, 1, func(m *Machine, _, i int) { times(m.floats(out, i), m.floats(a, i), m.floats(b, i)[0]) })
+	if run := a.width() / b.width(); run > 1 {
+		return c.rows(out, 1, func(m *Machine, _, i int) {
+			dst, src := m.floats(out, i), m.floats(a, i)
+			for h, factor := range m.floats(b, i) {
+				times(dst[h*run:][:run], src[h*run:][:run], factor)
+			}
+		})
 	}
 	return c.rows(out, 1, func(m *Machine, _, i int) { m.set.Mul(m.floats(out, i), m.floats(a, i), m.floats(b, i)) })
 }
@@ -410,6 +416,16 @@ func addWeight(c *compiler) error {
 }
 
 func mulWeight(c *compiler) error {
+	if run := int(c.attrs.Int("run")); run > 1 {
+		x, w := c.in(0), c.vector(0)
+		out := c.outOver(0, x)
+		return c.rows(out, 1, func(m *Machine, _, i int) {
+			dst, src := m.floats(out, i), m.floats(x, i)
+			for h := range len(src) / run {
+				times(dst[h*run:][:run], src[h*run:][:run], w.vec[h%w.n])
+			}
+		})
+	}
 	if w := c.vector(0); w.n == 1 {
 		x := c.in(0)
 		out := c.outOver(0, x)
@@ -478,9 +494,14 @@ func slice(c *compiler) error {
 
 func concat(c *compiler) error {
 	a, b, out := c.in(0), c.in(1), c.out(0)
+	groups := max(int(c.attrs.Int("groups")), 1)
+	n, k := a.width()/groups, b.width()/groups
 	return c.rows(out, 1, func(m *Machine, _, i int) {
-		dst := m.floats(out, i)
-		copy(dst[copy(dst, m.floats(a, i)):], m.floats(b, i))
+		dst, x, y := m.floats(out, i), m.floats(a, i), m.floats(b, i)
+		for g := range groups {
+			copy(dst[g*(n+k):], x[g*n:][:n])
+			copy(dst[g*(n+k)+n:], y[g*k:][:k])
+		}
 	})
 }
 

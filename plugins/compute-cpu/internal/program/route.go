@@ -30,6 +30,7 @@ type gating struct {
 	normalize            bool
 	floor                float32
 	scale                float32
+	groups, groupsUsed   int // see limits
 }
 
 func (s *route) run(m *Machine) error {
@@ -79,6 +80,13 @@ func (g *gating) pick(m *Machine, worker, i int) {
 	if g.bias != nil {
 		rank = w.rank[:len(p)]
 		m.set.Add(rank, p, g.bias.vec)
+	}
+	if g.limits() {
+		rank = w.rank[:len(p)]
+		if g.bias == nil {
+			copy(rank, p)
+		}
+		g.hide(rank, w.rank[len(p):][:g.groups])
 	}
 	if g.picks != nil {
 		copy(ids, m.ints(*g.picks, i))

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/bigmoe/bigmoe/sdk/recipe"
+)
+
+// model is what the keys say (specs/bailingmoe3.md section 2).
+type model struct {
+	width, vocabulary int
+	eps               float64
+
+	heads   int
+	kvHeads []int // of each layer; 0: a delta net
+
+	dim, taps  int // of delta nets: of a head, of the convolutions
+	lowerBound float64
+
+	qRank, kvRank, plainDim, rotated, valueDim int // of attention; qRank 0: not given
+	rope                                       recipe.Rope
+
+	dense, denseWidth       int
+	experts, hidden, shared int
+	route                   recipe.Route
+}
+
+func readKeys(b *recipe.Builder) *model {
+	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
+	layers := blocks - drafting(b, blocks)
+	context := b.Uint("context_length", 1, recipe.MaxContext)
+	m := &model{width: b.Uint("embedding_length", 1, recipe.MaxWidth), vocabulary: b.Vocabulary(),
+		eps:   b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1),
+		heads: b.Uint("attention.head_count", 1, recipe.MaxCount), kvHeads: b.LeadingUints("attention.head_count_kv", layers, 0, recipe.MaxCount),
+		dim: b.Uint("kda.head_dim", 1, recipe.MaxCount), taps: b.Uint("ssm.conv_kernel", 2, recipe.MaxCount),
+		lowerBound: b.Float("kda.gate_lower_bound", -1e6, -1e-6),
+		qRank:      b.UintOr("attention.q_lora_rank", 0, 0, recipe.MaxWidth), kvRank: b.Uint("attention.kv_lora_rank", 1, recipe.MaxCount),
+		rotated: b.Uint("rope.dimension_count", 2, recipe.MaxCount), valueDim: b.Uint("attention.value_length_mla", 1, recipe.MaxCount),
+		dense: b.UintOr("leading_dense_block_count", 0, 0, layers), denseWidth: b.Uint("feed_forward_length", 1, recipe.MaxWidth),
+		experts: b.Uint("expert_count", 1, recipe.MaxCount), hidden: b.Uint("expert_feed_forward_length", 1, recipe.MaxWidth),
+		shared: b.Uint("expert_shared_feed_forward_length", 1, recipe.MaxWidth) * b.Uint("expert_shared_count", 1, recipe.MaxCount),
+	}
+	keyDim := b.Uint("attention.key_length_mla", 1, recipe.MaxCount)
+	m.plainDim = keyDim - m.rotated
+	used := b.Uint("expert_used_count", 1, m.experts)
+	m.route = recipe.Route{TopK: used, Gating: "sigmoid", Normalize: b.BoolOr("expert_weights_norm", true), NormFloor: 1e-20,
+		Scale: b.FloatOr("expert_weights_scale", 1, 0, 1e6), Groups: b.UintOr("expert_group_count", 1, 0, m.experts)}
+	if m.route.Groups > 1 {
+		m.route.GroupsUsed = b.Uint("expert_group_used_count", 1, m.route.Groups)
+	}
+	m.rope = b.RopeScaling(m.rotated, context)
+	m.rope.Layout, m.rope.HeadDim = "interleaved", m.rotated
+	b.Float("rope.freq_base", 1e-3, 1e12) // no default is known
+	switch {
+	case !b.BoolOr("kda.safe_gate", true):
+		b.Refuse(recipe.Unsupported, "bailingmoe3.kda.safe_gate: expected true, found false")
+	case b.UintOr("expert_gating_func", 2, 0, recipe.MaxCount) != 2:
+		b.Refuse(recipe.Unsupported, "bailingmoe3.expert_gating_func: expected 2 (sigmoid)")
+	case m.rope.Scaling != "" || m.rope.Magnitude != 1:
+		b.Refuse(recipe.Unsupported, "bailingmoe3.rope.scaling: expected none, which is all that its specification covers")
+	case m.rotated%2 != 0 || m.plainDim < 1:
+		b.Refuse(recipe.Corrupt, "bailingmoe3.rope.dimension_count "+strconv.Itoa(m.rotated)+" must be even and less than a head's "+strconv.Itoa(keyDim))
+	case m.route.Groups > 1 && (m.experts%m.route.Groups != 0 || used > m.experts/m.route.Groups*m.route.GroupsUsed):
+		b.Refuse(recipe.Corrupt, "bailingmoe3.expert_count "+strconv.Itoa(m.experts)+" and expert_used_count "+strconv.Itoa(used)+
+			" do not fit expert_group_count "+strconv.Itoa(m.route.Groups)+" and expert_group_used_count "+strconv.Itoa(m.route.GroupsUsed))
+	}
+	for _, key := range []string{"swiglu_clamp_exp", "swiglu_clamp_shexp"} {
+		for i, limit := range b.LeadingFloatsOr(key, 0, layers, 0, 1e9) {
+			if limit != 0 {
+				b.Refuse(recipe.Unsupported, "bailingmoe3."+key+": expected 0 (no clamp) in block "+strconv.Itoa(i)+", found "+
+					strconv.FormatFloat(limit, 'g', -1, 64))
+			}
+		}
+	}
+	b.Describe(recipe.Model{Layers: layers, Embedding: m.width, Vocabulary: m.vocabulary, ContextLength: context,
+		Experts: m.experts, ExpertsUsed: used})
+	return m
+}
+
+// drafting lists the tensors of the blocks that draft tokens as unused, and returns how many blocks those are. A file may
+// count such blocks and have none, and then its last block is a layer as any other.
+func drafting(b *recipe.Builder, blocks int) int {
+	n := b.UintOr("nextn_predict_layers", 0, 0, blocks-1)
+	if n == 0 || !b.HasTensor("blk."+strconv.Itoa(blocks-n)+".nextn.eh_proj.weight") {
+		return 0
+	}
+	for name := range b.Tensors() {
+		for i := blocks - n; i < blocks; i++ {
+			if strings.HasPrefix(name, "blk."+strconv.Itoa(i)+".") {
+				b.Unused(name, "drafts tokens, which is not supported")
+			}
+		}
+	}
+	return n
+}
