@@ -36,8 +36,11 @@ type goldenRun struct {
 		Top [][2]float64
 	}
 	FinalLogits []float64 `json:"final_logits"`
-	Greedy      struct{ IDs []int32 }
-	Routing     struct {
+	Greedy      struct {
+		IDs    []int32
+		Margin []float64
+	}
+	Routing struct {
 		Experts [][][]int32
 		Weights [][][]float64
 	}
@@ -142,7 +145,15 @@ func TestEvalGoldens(t *testing.T) {
 			if !exact {
 				require.LessOrEqual(t, math.Sqrt(square/float64(len(want.FinalLogits))), tol.LogitRMS)
 			}
-			require.Equal(t, want.Greedy.IDs, got.Greedy.Tokens)
+			// Codebook types: rounding flips near-ties, llama.cpp's own rounded run leads there by less than 0.05.
+			sure := len(want.Greedy.IDs)
+			if name := filepath.Base(path); !exact && (strings.Contains(name, "iq")) {
+				if i := slices.IndexFunc(want.Greedy.Margin, func(m float64) bool { return m < tol.LogitRMS }); i >= 0 {
+					sure = i
+				}
+			}
+			require.Len(t, got.Greedy.Tokens, len(want.Greedy.IDs))
+			require.Equal(t, want.Greedy.IDs[:sure], got.Greedy.Tokens[:sure])
 
 			require.Len(t, got.Router.IDs, len(want.Routing.Experts))
 			for layer, positions := range want.Routing.Experts {
