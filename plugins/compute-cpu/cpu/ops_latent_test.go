@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/bigmoe/bigmoe/sdk/dtype"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
@@ -47,7 +48,24 @@ func latentCases() []opCase {
 				return []float64{x[0], x[1], x[2], x[6], x[7], x[3], x[4], x[5], x[8], x[9]}
 			})},
 		channelDecay(2, 4, 5), channelDecay(1, 1, 40),
+		matrixByHead(dtype.Q8_0, 0.02), // activations are rounded to 8 bits
 	}
+}
+
+// matrixByHead multiplies 3 heads of 32 by a matrix each, all in one tensor.
+func matrixByHead(t dtype.Type, within float64) opCase {
+	return opCase{name: fmt.Sprintf("linear by groups, %v", t), width: 96, within: within, weights: []tensor{{"w", t, []uint64{32, 21}}},
+		ops: []*plan.Op{op("linear", "x", "w", "y", attrs{"groups": 3})},
+		want: func(x matrix, w map[string]matrix) (y matrix) {
+			for _, row := range x {
+				var out []float64
+				for h := range 3 {
+					out = append(out, times64(w["w"][7*h:][:7], row[32*h:][:32])...)
+				}
+				y = append(y, out)
+			}
+			return y
+		}}
 }
 
 // hideGroups sorts the groups by the sum of their two best and hides all but the first ones.
