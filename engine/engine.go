@@ -44,7 +44,9 @@ type Engine struct {
 	rowFiles  sources
 	owner     *Session // whose text the backend's states hold
 	trimmable bool
-	closed    bool
+
+	suppressed []int32 // token ids that must not be sampled
+	closed     bool
 
 	logits   []float32
 	rows     [][]byte
@@ -98,6 +100,18 @@ func (e *Engine) size() error {
 	}
 	e.batch = min(e.cfg.Batch, e.Context)
 	e.logitRows = min(e.cfg.LogitRows, e.batch)
+	if v, ok := e.File.Get("tokenizer.ggml.suppress_tokens"); ok {
+		ids, err := v.Ints()
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if id < 0 || id >= int64(e.vocabulary()) {
+				return fault.Corruptf("%s: tokenizer.ggml.suppress_tokens: id %d of %d tokens", e.File.Path(), id, e.vocabulary())
+			}
+			e.suppressed = append(e.suppressed, int32(id))
+		}
+	}
 	threads := e.cfg.Threads
 	if threads == 0 {
 		threads = runtime.NumCPU()

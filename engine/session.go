@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"time"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
@@ -107,7 +109,7 @@ func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) er
 			return nil, fault.Userf("token id %d is outside the vocabulary of %d", id, e.vocabulary())
 		}
 	}
-	sampler, err := sample.New(req.Sampling)
+	sampler, err := sample.New(e.suppress(req.Sampling))
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +165,21 @@ func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) er
 		}
 		res.Decode = meter.cost(res.Decode.Tokens + 1)
 	}
+}
+
+// suppress bans the tokens that the model's file says must never be sampled (specs/gemma4.md section 1), unless the request has
+// an opinion of its own about them. Logits that Score shows are not touched.
+func (e *Engine) suppress(p sample.Params) sample.Params {
+	if len(e.suppressed) == 0 {
+		return p
+	}
+	bias := make(map[int32]float32, len(p.LogitBias)+len(e.suppressed))
+	for _, id := range e.suppressed {
+		bias[id] = float32(math.Inf(-1))
+	}
+	maps.Copy(bias, p.LogitBias)
+	p.LogitBias = bias
+	return p
 }
 
 // Score evaluates tokens after the text so far and calls visit with the logits of each position. Batches have at most

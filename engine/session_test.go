@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/engine/gguf"
+	"github.com/bigmoe/bigmoe/engine/gguf/gguftest"
 	"github.com/bigmoe/bigmoe/engine/sample"
 	"github.com/bigmoe/bigmoe/engine/vfs"
 	"github.com/bigmoe/bigmoe/engine/vfs/errfs"
@@ -211,4 +214,75 @@ func TestBudgetRefusal(t *testing.T) {
 	for _, part := range []string{"dense weights", "states", "engine process", "expert arena", "needed", "--mem"} {
 		require.ErrorContains(t, err, part)
 	}
+}
+
+// TestSuppressedTokens: what a file says must never be sampled is not, however likely it is.
+func TestSuppressedTokens(t *testing.T) {
+	g, model := loadGolden(t, "qwen3moe/qwen3moe-f32")
+	want := g.Runs["f32"].Greedy.IDs
+	f, err := gguf.Open(model)
+	require.NoError(t, err)
+	defer f.Close()
+	b := gguftest.NewBuilder()
+	for _, key := range f.Keys() {
+		v, _ := f.Get(key)
+		b.Set(key, rawValue(t, v))
+	}
+	for _, tensor := range f.Tensors() {
+		data := make([]byte, tensor.Bytes)
+		_, err := f.Shards()[tensor.Shard].ReadAt(data, tensor.Offset)
+		require.NoError(t, err)
+		b.Tensor(tensor.Name, tensor.Type, tensor.Dims, data)
+	}
+	b.Set("tokenizer.ggml.suppress_tokens", []int32{want[0], want[1]})
+	path := filepath.Join(t.TempDir(), "suppress.gguf")
+	require.NoError(t, b.Write(path))
+	e := open(t, config(path, backends()["in process"]))
+	res, err := e.NewSession().Generate(t.Context(), greedy(g.Prompt.IDs, 8), silent)
+	require.NoError(t, err)
+	require.NotEqual(t, want[0], res.Tokens[0])
+	require.NotContains(t, res.Tokens, want[0])
+	require.NotContains(t, res.Tokens, want[1])
+}
+
+// rawValue returns a metadata value as the builder takes it.
+func rawValue(t *testing.T, v gguf.Value) any {
+	typ, array := v.Type()
+	switch {
+	case typ == gguf.String && array:
+		s, err := v.Strings()
+		require.NoError(t, err)
+		return s
+	case typ == gguf.String:
+		s, err := v.String()
+		require.NoError(t, err)
+		return s
+	case typ == gguf.Bool:
+		b, err := v.Bool()
+		require.NoError(t, err)
+		return b
+	case typ == gguf.Float32 && array:
+		x, err := v.Floats()
+		require.NoError(t, err)
+		out := make([]float32, len(x))
+		for i := range x {
+			out[i] = float32(x[i])
+		}
+		return out
+	case typ == gguf.Float32:
+		x, err := v.Float()
+		require.NoError(t, err)
+		return float32(x)
+	case array:
+		x, err := v.Ints()
+		require.NoError(t, err)
+		out := make([]int32, len(x))
+		for i := range x {
+			out[i] = int32(x[i])
+		}
+		return out
+	}
+	n, err := v.Uint()
+	require.NoError(t, err)
+	return uint32(n)
 }

@@ -210,6 +210,10 @@ func (o *runOutput) summary(w io.Writer) {
 		if s.Tokens == 0 {
 			return
 		}
+		if o.ExpertBytes == 0 {
+			line(name, "%d tokens in %.2f s: %.2f tok/s", s.Tokens, s.Seconds, s.TokensPerSecond)
+			return
+		}
 		line(name, "%d tokens in %.2f s: %.2f tok/s, hit rate %.1f %%, %.2f MiB per token, stalled %.0f %% of the time",
 			s.Tokens, s.Seconds, s.TokensPerSecond, 100*s.HitRate, s.MissMiBPerToken, 100*s.StallShareOfTime)
 	}
