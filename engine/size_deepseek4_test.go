@@ -77,7 +77,7 @@ func TestFlashSizes(t *testing.T) {
 	// Slots hold whole experts, so a cache of n of them is theirs and little else.
 	layout, err := expert.Plan(m.StoreBanks(), m.MaxTopK(), 1000*7_536_640)
 	require.NoError(t, err)
-	require.InEpsilon(t, 1000*7_536_640, layout.PhysicalBytes, 0.03)
+	require.InEpsilon(t, 1000*7_536_640, layout.PhysicalBytes, 0.03, "2 % of spare slots and alignment")
 }
 
 func tensorBytes(f *gguf.File) (n int64) {
