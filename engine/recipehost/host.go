@@ -126,7 +126,6 @@ func (h *Host) prepare(ctx context.Context, config wazero.RuntimeConfig, module 
 	r := wazero.NewRuntimeWithConfig(ctx, config.
 		WithCoreFeatures(features).
 		WithMemoryLimitPages(uint32(h.opts.MemoryLimitBytes/pageBytes)).
-		WithMemoryCapacityFromMax(true). // address space up to the limit, rather than copies while it grows
 		WithCloseOnContextDone(true).
 		WithDebugInfoEnabled(false))
 	if err := s.offer(ctx, r); err != nil {
