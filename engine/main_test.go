@@ -25,12 +25,16 @@ func TestMain(m *testing.M) {
 // backends are the ways to run the CPU backend: the plain Go reference, the best kernels of this machine in this
 // process, and the same in a child process.
 func backends() map[string]engine.Backend {
+	plain := "go"
+	if raceEnabled {
+		plain = "" // see race_on_test.go
+	}
 	self, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
 	return map[string]engine.Backend{
-		"reference":     {InProcess: newCPU("go")},
+		"reference":     {InProcess: newCPU(plain)},
 		"in process":    {InProcess: newCPU("")},
 		"child process": {Path: self, Args: []string{childArg}},
 	}
