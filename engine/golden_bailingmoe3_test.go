@@ -151,6 +151,7 @@ func (l *ling) logits64(text []int32) [][]float64 {
 }
 
 func TestBailingMoE3(t *testing.T) {
+	arithmetic(t)
 	recipes := t.TempDir()
 	for name, v := range map[string]lingVariant{
 		"flash":        {grouped: true, drafting: true},

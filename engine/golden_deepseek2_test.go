@@ -51,6 +51,7 @@ func (m *latentModel) deepseek2Logits(text []int32) [][]float64 {
 }
 
 func TestDeepSeek2(t *testing.T) {
+	arithmetic(t)
 	recipes := t.TempDir()
 	for name, m := range map[string]latentModel{"v3": deepseekV3, "lite": deepseekLite} {
 		for _, old := range []bool{false, true} {
@@ -100,6 +101,7 @@ func TestDeepSeek2(t *testing.T) {
 
 // TestDeepSeek2Scale holds the reference above to the numbers of specs/deepseek2.md 3.1.
 func TestDeepSeek2Scale(t *testing.T) {
+	arithmetic(t)
 	m := latentModel{plain: 128, turned: 64, base: 10000, factor: 40, original: 4096, multiplier: 0.1}
 	require.InDelta(t, 0.135234, m.scale(), 1e-6)
 	for i, turned := range map[int]float64{10: 0, 11: 1. / 13, 23: 1} {

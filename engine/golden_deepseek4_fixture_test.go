@@ -179,6 +179,7 @@ func runFixture(t *testing.T, path string, tokens int, b compute.Backend) *obser
 
 // TestDeepseek4Generator is the check of 5.2.
 func TestDeepseek4Generator(t *testing.T) {
+	arithmetic(t)
 	for _, c := range []struct {
 		name string
 		dims []uint64
@@ -200,6 +201,7 @@ func TestDeepseek4Generator(t *testing.T) {
 
 // TestDeepseek4Fixture compares with the values of 5.3.
 func TestDeepseek4Fixture(t *testing.T) {
+	arithmetic(t)
 	o := runFixture(t, fixture(t, nil), fixtureTokens, nil)
 	const tol = 1e-3
 	for _, row := range []struct {
@@ -345,6 +347,7 @@ func hasOut(op *plan.Op, suffix string) bool {
 // activation, weights from biased scores, compressed rows turned by another position (two), zero entries before the first
 // block. Those ops have cases of their own.
 func TestDeepseek4Mistakes(t *testing.T) {
+	arithmetic(t)
 	plain, compressing := []int{0, 1}, []int{2, 3, 4, 5}
 	replaced := func(suffix string) func(*plan.Plan, plan.Values) { // an op that does nothing instead
 		return eachOp(nil, func(op *plan.Op, v plan.Values) []*plan.Op {

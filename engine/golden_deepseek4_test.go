@@ -111,6 +111,7 @@ func longConfig(name string, b engine.Backend) engine.Config {
 // router, with prompts of 300 tokens in one batch, in parts and token by token. mtp has a block that drafts tokens, which
 // the recipe leaves out.
 func TestDeepseek4Goldens(t *testing.T) {
+	arithmetic(t)
 	for _, name := range []string{"f32", "mtp", "q8_0", "mxfp4", "q4_k_m", "iq2_xxs"} {
 		t.Run(name, func(t *testing.T) {
 			g, all := loadLongGolden(t, deepseek4+name), backends()
@@ -133,6 +134,7 @@ func TestDeepseek4Goldens(t *testing.T) {
 
 // TestDeepseek4Split: four shards, of which the first holds no tensor and the others end within the experts of a layer.
 func TestDeepseek4Split(t *testing.T) {
+	arithmetic(t)
 	g := loadLongGolden(t, deepseek4+"f32")
 	g.compare(t, observe(t, longConfig(deepseek4+"f32-00001-of-00004", backends()["in process"]), g.Prompt, 0, len(g.Greedy.Tokens)))
 }
@@ -152,6 +154,7 @@ func TestDeepseek4Rewind(t *testing.T) {
 
 // TestDeepseek4ShortContext: a context in which no block of 128 ends, and not even one of 4.
 func TestDeepseek4ShortContext(t *testing.T) {
+	arithmetic(t)
 	g := loadLongGolden(t, deepseek4+"f32")
 	want := observe(t, longConfig(deepseek4+"f32", backends()["in process"]), g.Prompt[:20], 0, 1)
 	for _, context := range []int{3, 20} {
@@ -163,6 +166,7 @@ func TestDeepseek4ShortContext(t *testing.T) {
 
 // TestDeepseek4HalfPrecision: keys and rows of 16 bits move the logits a little, and the same for every split of the prompt.
 func TestDeepseek4HalfPrecision(t *testing.T) {
+	arithmetic(t)
 	g := loadLongGolden(t, deepseek4+"f32")
 	cfg := longConfig(deepseek4+"f32", backends()["in process"])
 	cfg.KV = compute.KVType_F16

@@ -87,6 +87,7 @@ func compareB(t testing.TB, g *golden, sure int, o *observed) {
 // TestGemma4Goldens covers both kinds of layers, keys as values, shared caches, inputs of layers, dense layers among
 // routed ones, models without any expert, and the element types that quantised files mix.
 func TestGemma4Goldens(t *testing.T) {
+	arithmetic(t)
 	for _, name := range []string{"gemma4-f32", "gemma4-alt-f32", "gemma4-ple-f32", "gemma4-q8_0", "gemma4-ple-q8_0", "gemma4-wide-q4_k_m"} {
 		t.Run(name, func(t *testing.T) {
 			g, model, sure := loadGoldenB(t, "gemma4/"+name)

@@ -21,6 +21,7 @@ const gptOSS = "gpt-oss/gpt-oss-mxfp4"
 
 // TestGPTOSSGolden covers MXFP4 experts with biases and clamps, sinks, windows and YaRN. The prompt is six windows long.
 func TestGPTOSSGolden(t *testing.T) {
+	arithmetic(t)
 	g, model := loadGolden(t, gptOSS)
 	for backend, chunks := range map[string][]int{"reference": {7}, "in process": {0, 1, 7, 64}, "child process": {0}} {
 		t.Run(backend, func(t *testing.T) {
@@ -34,6 +35,7 @@ func TestGPTOSSGolden(t *testing.T) {
 // TestGPTOSSExact compares with the weights decoded beforehand: without rounded activations the tolerance is 2000 times
 // smaller, and no mistake of the formulas can hide in it.
 func TestGPTOSSExact(t *testing.T) {
+	arithmetic(t)
 	g, model := loadGolden(t, gptOSS)
 	model = decoded(t, model)
 	g.Types = map[string]int{"F32": 1}

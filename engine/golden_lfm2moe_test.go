@@ -87,6 +87,7 @@ var lfmGoldens = []string{"lfm2moe-f32", "lfm2moe-split", "lfm2moe-alt-f32", "lf
 // TestLFM2MoEGoldens covers short convolutions of 3 and 4 taps among attention, dense layers before the experts, and
 // selection by sigmoid and bias.
 func TestLFM2MoEGoldens(t *testing.T) {
+	arithmetic(t)
 	for _, name := range lfmGoldens {
 		t.Run(name, func(t *testing.T) {
 			g, model := lfmGolden(t, name)
@@ -119,6 +120,7 @@ func TestLFM2MoEIdentity(t *testing.T) {
 
 // TestLFM2MoETokens encodes the texts of the golden, with and without what the model wants around a text.
 func TestLFM2MoETokens(t *testing.T) {
+	arithmetic(t)
 	text, err := os.ReadFile(filepath.Join(goldenDir, "lfm2moe/lfm2moe-f32.json"))
 	require.NoError(t, err)
 	var file struct {

@@ -52,6 +52,7 @@ var qwen35Goldens = []string{"qwen35moe-f32", "qwen35moe-mtp", "qwen35moe-q8_0",
 // TestQwen35MoEGoldens covers delta nets with tiled heads, gated attention and a gated shared expert. The mtp file also
 // holds a block that drafts tokens, of which only the trunk before it is run.
 func TestQwen35MoEGoldens(t *testing.T) {
+	arithmetic(t)
 	for _, name := range qwen35Goldens {
 		t.Run(name, func(t *testing.T) {
 			g, model := qwen35Golden(t, name)
@@ -68,6 +69,7 @@ func TestQwen35MoEIdentity(t *testing.T) {
 
 // TestQwen35MoEChunks holds batches of every awkward size against one batch, bit for bit.
 func TestQwen35MoEChunks(t *testing.T) {
+	arithmetic(t)
 	g, model := qwen35Golden(t, "qwen35moe-f32")
 	cfg := config(model, backends()["in process"])
 	want := observe(t, cfg, g.Prompt.IDs, 0, 2)
@@ -78,6 +80,7 @@ func TestQwen35MoEChunks(t *testing.T) {
 
 // TestQwen35MoETokens encodes the texts of the golden and decodes them.
 func TestQwen35MoETokens(t *testing.T) {
+	arithmetic(t)
 	text, err := os.ReadFile(filepath.Join(goldenDir, "qwen35moe/text.json"))
 	require.NoError(t, err)
 	var file struct {
@@ -109,6 +112,7 @@ func TestQwen35MoERewind(t *testing.T) {
 // a key head lie together, beta and alpha are one matrix, and in older files so are q, k, v and z. No golden of the
 // architecture itself exists.
 func TestQwen3Next(t *testing.T) {
+	arithmetic(t)
 	g, model := qwen35Golden(t, "qwen35moe-f32")
 	for _, layout := range []string{"separate", "ssm_in"} {
 		t.Run(layout, func(t *testing.T) {

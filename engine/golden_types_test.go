@@ -13,6 +13,7 @@ var typeGoldens = []string{
 }
 
 func TestTypeGoldens(t *testing.T) {
+	arithmetic(t)
 	for _, name := range typeGoldens {
 		t.Run(name, func(t *testing.T) {
 			g, model := loadGolden(t, name)

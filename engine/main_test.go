@@ -40,6 +40,15 @@ func backends() map[string]engine.Backend {
 	}
 }
 
+// arithmetic skips a test of numbers under the race detector: it is slow there, and what runs at the same time is what
+// TestGoldens and the identity tests of the same models run.
+func arithmetic(t *testing.T) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("tests arithmetic, not concurrency")
+	}
+}
+
 func newCPU(kernels string) compute.Backend {
 	b, err := cpu.New(cpu.Options{Kernels: kernels})
 	if err != nil {
