@@ -120,8 +120,8 @@ func TestMemoryLimit(t *testing.T) {
 		runLimited(t, path, memBytes)
 		return
 	}
-	if testing.Short() {
-		t.Skip("writes a model of 230 MB")
+	if testing.Short() || raceEnabled {
+		t.Skip("writes a model of 230 MB; the race detector multiplies memory")
 	}
 	path := bigModel(t)
 	for _, io := range []expert.IOMode{expert.Auto, expert.BufferedOnly} {

@@ -17,6 +17,7 @@ import (
 // TestFlashSizes holds the sizes of a whole DeepSeek V4 Flash, 91 GB of tensors over a hole, against the byte budget of
 // specs/deepseek4.md 9.1 and the states of its section 4.
 func TestFlashSizes(t *testing.T) {
+	arithmetic(t)
 	path := filepath.Join(t.TempDir(), "flash.gguf")
 	skipWithoutHoles(t)
 	out, err := exec.Command("go", "run", "../testdata/gen/deepseek4", "-sparse", "-out", path).CombinedOutput()
