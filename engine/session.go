@@ -104,10 +104,8 @@ func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) er
 	if len(prompt) >= e.Context {
 		return nil, fault.Userf("the prompt has %d tokens, a context of %d leaves no room for an answer: use a larger --ctx", len(prompt), e.Context)
 	}
-	for _, id := range prompt {
-		if id < 0 || int(id) >= e.vocabulary() {
-			return nil, fault.Userf("token id %d is outside the vocabulary of %d", id, e.vocabulary())
-		}
+	if err := e.checkTokens(prompt); err != nil {
+		return nil, err
 	}
 	sampler, err := sample.New(e.suppress(req.Sampling))
 	if err != nil {
@@ -167,6 +165,16 @@ func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) er
 	}
 }
 
+// checkTokens refuses ids that the model does not have.
+func (e *Engine) checkTokens(ids []int32) error {
+	for _, id := range ids {
+		if id < 0 || int(id) >= e.vocabulary() {
+			return fault.Userf("token id %d is outside the vocabulary of %d", id, e.vocabulary())
+		}
+	}
+	return nil
+}
+
 // suppress bans the tokens that the model's file says must never be sampled (specs/gemma4.md section 1), unless the request has
 // an opinion of its own about them. Logits that Score shows are not touched.
 func (e *Engine) suppress(p sample.Params) sample.Params {
@@ -194,10 +202,8 @@ func (s *Session) Score(ctx context.Context, tokens []int32, batch int, visit fu
 	if len(s.tokens)+len(tokens) > e.Context {
 		return fault.Userf("%d tokens do not fit a context of %d", len(s.tokens)+len(tokens), e.Context)
 	}
-	for _, id := range tokens {
-		if id < 0 || int(id) >= e.vocabulary() {
-			return fault.Userf("token id %d is outside the vocabulary of %d", id, e.vocabulary())
-		}
+	if err := e.checkTokens(tokens); err != nil {
+		return err
 	}
 	if batch <= 0 || batch > min(e.batch, e.logitRows) {
 		batch = min(e.batch, e.logitRows)
