@@ -114,6 +114,7 @@ type Store struct {
 	work        sync.Cond // a read was queued, or the store closed
 	landed      sync.Cond // a read ended, or a batch was released
 	closed      bool
+	interrupted error // why nobody waits at present: see Interrupt
 	ledger      *policy.Ledger
 	slotOf      []int32 // key → slot, meaningful while the ledger has the key
 	slots       []slot
@@ -279,8 +280,8 @@ func (s *Store) Layout() Layout { return s.layout }
 //
 // Experts that do not fit into the budget together with the rest are left in b.Rest, resident ones being taken first;
 // acquire them after releasing b; b.Rest may be passed as experts. Acquire always takes at least one expert, unless it
-// returns an error: [ErrBusy], [ErrClosed], a layer or expert that does not exist, or a batch not released. Then it has
-// taken none, and after ErrBusy b.Rest is all that was asked for.
+// returns an error: [ErrBusy], [ErrClosed], the cause of an [Store.Interrupt], a layer or expert that does not exist, or a
+// batch not released. Then it has taken none, and after ErrBusy b.Rest is all that was asked for.
 func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 	s.admission.Lock()
 	defer s.admission.Unlock()
@@ -357,6 +358,9 @@ func (s *Store) admit(b *Batch) error {
 		b.ask, b.Rest = b.ask[:0], b.Rest[:0]
 		if s.closed {
 			return ErrClosed
+		}
+		if s.interrupted != nil {
+			return s.interrupted
 		}
 		for _, k := range b.keys {
 			if s.failing(k) {
@@ -439,6 +443,33 @@ func (s *Store) Err(b *Batch) error {
 		}
 	}
 	return nil
+}
+
+// Interrupt ends all waiting, so that whoever computes with a batch gives up at once however long a read takes: what batches hold
+// and has not landed gets the error bit, Err and Acquire return cause. Reads under way go on, and what they bring is not
+// kept. It lasts until Resume.
+func (s *Store) Interrupt(cause error) {
+	s.mu.Lock()
+	s.interrupted = cause
+	var words []*uint32
+	for i := range s.slots {
+		if n := int32(i); s.slots[n].pins > 0 && s.slots[n].err == nil && !s.complete(n) {
+			s.forsake(n, cause)
+			words = append(words, &s.cfg.Ready[n])
+		}
+	}
+	s.mu.Unlock()
+	s.landed.Broadcast()
+	for _, w := range words {
+		s.wake(w)
+	}
+}
+
+// Resume ends an interruption. Batches acquired before it are of no use any more: release them.
+func (s *Store) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interrupted = nil
 }
 
 // Wait returns when all parts of sl, a slot of a batch not yet released, have landed or one cannot, or when ctx ends.
@@ -749,18 +780,24 @@ func (s *Store) unhold(n int32) {
 	}
 }
 
-// fail records the first error of slot n, takes back its other reads and sets the error bit. The caller wakes the word.
+// fail is forsake for a slot whose expert cannot be read, and counts it.
 func (s *Store) fail(n int32, err error) {
+	if s.slots[n].err == nil {
+		s.stats.Failures.add(s.bytesOf(s.slots[n].key))
+	}
+	s.forsake(n, err)
+}
+
+// forsake records the first error of slot n, takes back its other reads and sets the error bit. The caller wakes the word.
+func (s *Store) forsake(n int32, err error) {
 	sl := &s.slots[n]
 	if sl.queued {
 		s.unqueue(n)
 	}
-	if sl.err != nil {
-		return
+	if sl.err == nil {
+		sl.err = err
+		atomic.OrUint32(&s.cfg.Ready[n], ReadyError)
 	}
-	sl.err = err
-	s.stats.Failures.add(s.banks[sl.bank].bytes)
-	atomic.OrUint32(&s.cfg.Ready[n], ReadyError)
 }
 
 func (s *Store) wake(word *uint32) {

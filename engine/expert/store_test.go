@@ -843,6 +843,38 @@ func TestCloseFailsWaitingBatches(t *testing.T) {
 	checkInvariants(t, s)
 }
 
+// TestInterrupt gives up a batch whose read hangs, and the wait for that read to end; afterwards all is as before.
+func TestInterrupt(t *testing.T) {
+	m := newModel(t)
+	s, _, open, log := blocked(t, m, m.minBudget())
+	enough := errors.New("enough")
+	var b Batch
+	require.NoError(t, s.Acquire(2, []int32{4}, &b))
+	log.waitFor(t, 1)
+	s.Interrupt(enough)
+	require.ErrorIs(t, waitAll(t, s, &b), enough)
+	require.NotZero(t, word(s, b.Slots[0])&ReadyError)
+	require.ErrorIs(t, s.Err(&b), enough)
+	s.Release(&b)
+	require.ErrorIs(t, s.Acquire(2, []int32{5}, &b), enough)
+	s.Resume()
+
+	again := make(chan error)
+	go func() { again <- s.Acquire(2, []int32{4}, &b) }()
+	time.Sleep(10 * time.Millisecond) // likely waiting for the slot by now; if not, it must come to the same
+	s.Interrupt(enough)
+	require.ErrorIs(t, <-again, enough)
+	s.Resume()
+
+	open()
+	require.NoError(t, s.Acquire(2, []int32{4}, &b))
+	require.NoError(t, waitAll(t, s, &b))
+	require.Equal(t, 2, checkPayload(t, m, s, 1, b.Slots[0]))
+	s.Release(&b)
+	require.Zero(t, s.Stats().Failures)
+	checkInvariants(t, s)
+}
+
 // TestPhysicalMemory moves the whole budget from one class to the other and back.
 func TestPhysicalMemory(t *testing.T) {
 	m := newModel(t)
