@@ -97,7 +97,9 @@ func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *mode
 	if cfg.ExpertsUsed > 0 {
 		src = recipehost.Override(src, map[string]uint64{arch + ".expert_used_count": uint64(cfg.ExpertsUsed)})
 	}
-	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache})
+	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache, Warn: func(message string) {
+		cfg.Log.Warn().Str("recipe", recipe.Name).Msg(message)
+	}})
 	p, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
 	switch {
 	case err != nil && recipe.Name != arch: // somebody chose this recipe: that it does not fit is not the file's fault

@@ -19,6 +19,7 @@ const (
 	maxNameBytes = 1 << 16 // of a key, tensor name or message
 	maxElements  = 1 << 22 // of arrays, all that are looked into together
 	maxOutput    = 4 << 10 // bytes of what the module prints that are kept for the error
+	maxWarnings  = 64
 )
 
 // session is one run of a module: what it asks about, what it answered, what it has used.
@@ -28,6 +29,7 @@ type session struct {
 	tensors []gguf.Tensor
 	index   map[string]int32 // of tensors by name; made when first needed
 
+	newer    []foreign // functions the module imports and this build lacks
 	handles  map[string]int32
 	metas    []*meta
 	elements int
@@ -35,6 +37,7 @@ type session struct {
 	clock    uint64 // nanoseconds; every reading takes a millisecond, so that no machine differs from another
 	random   uint64
 	output   []byte
+	warnings int
 
 	result []byte
 	err    error // why the session ended the module
@@ -230,6 +233,14 @@ var functions = []hostFunction{
 		}
 		s.end(fault.Bugf("%s", message))
 	}},
+	{"warn", twoI, none, func(s *session, m api.Module, st []uint64) {
+		if s.warnings++; s.warnings > maxWarnings {
+			s.end(fault.Corruptf("warned more than %d times", maxWarnings))
+		}
+		if text := s.name(m, u32(st[0]), u32(st[1])); s.opts.Warn != nil {
+			s.opts.Warn(text)
+		}
+	}},
 	{"plan", twoI, none, func(s *session, m api.Module, st []uint64) {
 		size := u32(st[1])
 		if int64(size) > int64(s.opts.MaxResultBytes) {
@@ -264,9 +275,22 @@ func (s *session) offer(ctx context.Context, r wazero.Runtime) error {
 				f.run(s, m, stack)
 			}), f.params, f.results).Export(f.name)
 		}
+		if module == moduleName {
+			s.offerNewer(b)
+		}
 		if _, err := b.Instantiate(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// offerNewer defines what this build lacks, so that a module lives long enough to say which version it was written for.
+func (s *session) offerNewer(b wazero.HostModuleBuilder) {
+	for _, f := range s.newer {
+		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(context.Context, api.Module, []uint64) {
+			s.end(fault.Unsupportedf("called the function %q of %q, which this build lacks: it speaks version %d of the ABI",
+				f.name, moduleName, ABIVersion))
+		}), f.params, f.results).Export(f.name)
+	}
 }

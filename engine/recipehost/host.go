@@ -16,8 +16,11 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
-// ABIVersion is the version of docs/recipe-abi.md that this host speaks.
-const ABIVersion = 1
+// The versions of docs/recipe-abi.md that this host speaks. A module says which one it was written for.
+const (
+	OldestABIVersion = 1
+	ABIVersion       = 2
+)
 
 // Options bounds what a recipe may use. Zero fields take the defaults.
 type Options struct {
@@ -30,6 +33,8 @@ type Options struct {
 	MaxModuleBytes   int           // which bounds the time that compiling takes; 4 MiB
 	MaxResultBytes   int           // of the encoded plan; 16 MiB
 	MaxCalls         int           // questions to the host; 4 million
+
+	Warn func(message string) // gets what a recipe warns of, while it runs; nil drops it
 }
 
 const pageBytes = 64 << 10
@@ -78,12 +83,12 @@ func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan,
 	if len(module) > h.opts.MaxModuleBytes {
 		return nil, fault.Unsupportedf("module of %d bytes: at most %d are taken", len(module), h.opts.MaxModuleBytes)
 	}
-	module, err := sieve(module, h.opts.MemoryLimitBytes, offered)
+	o, err := sieve(module, h.opts.MemoryLimitBytes, offered)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{opts: h.opts, src: src, tensors: src.Tensors(), handles: map[string]int32{}}
-	err = h.run(ctx, module, s)
+	s := &session{opts: h.opts, src: src, tensors: src.Tensors(), handles: map[string]int32{}, newer: o.newer}
+	err = h.run(ctx, o.module, s)
 	switch {
 	case s.err != nil: // says more than the trap that ended the module
 		return nil, s.err
@@ -179,11 +184,29 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 	if err != nil {
 		return err
 	}
-	if len(version) != 1 || version[0] != ABIVersion {
-		return fault.Unsupportedf("speaks version %d of docs/recipe-abi.md, this build version %d", version, ABIVersion)
+	if err := negotiate(version); err != nil {
+		return err
+	}
+	if len(s.newer) > 0 {
+		return fault.Unsupportedf("imports the function %q of %q, which version %d of the ABI does not have", s.newer[0].name, moduleName, version[0])
 	}
 	_, err = call("bigmoe_plan")
 	return err
+}
+
+// negotiate refuses modules that were written for another version of the ABI than those this host speaks.
+func negotiate(results []uint64) error {
+	if len(results) != 1 {
+		return fault.Corruptf("bigmoe_abi_version returns %d values, expected one", len(results))
+	}
+	switch version := i32(results[0]); {
+	case version > ABIVersion:
+		return fault.Unsupportedf("written for version %d of the ABI, this build speaks %d to %d: a newer bigmoe is needed",
+			version, OldestABIVersion, ABIVersion)
+	case version < OldestABIVersion:
+		return fault.Unsupportedf("written for version %d of the ABI, this build speaks %d to %d", version, OldestABIVersion, ABIVersion)
+	}
+	return nil
 }
 
 // ended explains why a call of the module did not return.

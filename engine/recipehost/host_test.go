@@ -52,10 +52,10 @@ func TestPlansAreRepeatable(t *testing.T) {
 	var sessions []*session
 	for range 2 {
 		h := New(Options{})
-		module, err := sieve(shipped(t), h.opts.MemoryLimitBytes, offered)
+		o, err := sieve(shipped(t), h.opts.MemoryLimitBytes, offered)
 		require.NoError(t, err)
 		s := &session{opts: h.opts, src: src, tensors: src.Tensors(), handles: map[string]int32{}}
-		require.NoError(t, h.run(context.Background(), module, s))
+		require.NoError(t, h.run(context.Background(), o.module, s))
 		sessions = append(sessions, s)
 		time.Sleep(time.Millisecond)
 	}
@@ -150,9 +150,19 @@ func TestRecipeInC(t *testing.T) {
 	module, err := os.ReadFile("testdata/c/bigram.wasm")
 	require.NoError(t, err)
 	f := open(t, "qwen3moe/qwen3moe-f32.gguf")
-	p, err := New(Options{}).Plan(context.Background(), "bigram", module, File(f))
+	var warnings []string
+	warn := func(message string) { warnings = append(warnings, message) }
+	p, err := New(Options{Warn: warn}).Plan(context.Background(), "bigram", module, File(f))
 	require.NoError(t, err)
+	require.Equal(t, []string{"experts are left out"}, warnings)
 	require.Len(t, p.Unused, len(f.Tensors())-2)
+
+	// Written for version 1 and kept as it was built then: it has to go on working.
+	old, err := os.ReadFile("testdata/abi1/bigram.wasm")
+	require.NoError(t, err)
+	same, err := New(Options{}).Plan(context.Background(), "bigram", old, File(f))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(p, same))
 	require.Equal(t, "qwen3moe", p.Architecture)
 	require.Len(t, p.Blocks, 2)
 	require.Equal(t, []uint64{96, uint64(p.Model.Vocabulary)}, p.Weights[1].Shape)

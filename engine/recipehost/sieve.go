@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"github.com/tetratelabs/wazero/api"
+
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -13,24 +15,42 @@ const (
 	maxBodyBytes = 256 << 10 // of one function
 	maxLocals    = 4096      // of one function
 	maxTable     = 1 << 18   // elements
+	maxNewer     = 64        // functions of ours that this build lacks
 )
 
-// sieve checks the outline of a module before a runtime sees it, and returns the module without its custom sections.
+// outline is what a module is before its code is looked at.
+type outline struct {
+	module []byte // without its custom sections
+	types  []signature
+
+	// newer are functions of our own that it imports and this build lacks: it was written for a later version of the
+	// ABI, which it can only say once it runs.
+	newer []foreign
+}
+
+type signature struct{ params, results []api.ValueType }
+
+type foreign struct {
+	name string
+	signature
+}
+
+// sieve checks the outline of a module before a runtime sees it.
 //
 // A WebAssembly decoder allocates what the counts in a module claim, which can end the process before any limit of the
 // runtime applies. So every count is held against the bytes that follow it, and what a recipe has no use for is
 // refused: imports other than the functions offered, several memories, large tables. The code itself is left to the
 // runtime's validation.
-func sieve(module []byte, memoryLimitBytes int64, offered func(module, name string) bool) (stripped []byte, err error) {
+func sieve(module []byte, memoryLimitBytes int64, offered func(module, name string) bool) (o *outline, err error) {
 	if len(module) < 8 || !bytes.Equal(module[:8], []byte("\x00asm\x01\x00\x00\x00")) {
 		return nil, fault.Corruptf("not a WebAssembly module of version 1")
 	}
 	defer func() {
 		if bad, ok := recover().(refusal); ok {
-			stripped, err = nil, bad.error
+			o, err = nil, bad.error
 		}
 	}()
-	out := append(make([]byte, 0, len(module)), module[:8]...)
+	o = &outline{module: append(make([]byte, 0, len(module)), module[:8]...)}
 	r := reader{data: module[8:]}
 	for len(r.data) > 0 {
 		whole := r.data
@@ -39,13 +59,13 @@ func sieve(module []byte, memoryLimitBytes int64, offered func(module, name stri
 		if id == customSection {
 			continue
 		}
-		s.section(id, memoryLimitBytes, offered)
+		o.section(&s, id, memoryLimitBytes, offered)
 		if len(s.data) != 0 {
 			refuse(fault.Corruptf("malformed module: %d bytes too many in section %d", len(s.data), id))
 		}
-		out = append(out, whole[:len(whole)-len(r.data)]...)
+		o.module = append(o.module, whole[:len(whole)-len(r.data)]...)
 	}
-	return out, nil
+	return o, nil
 }
 
 // The sections of the binary format.
@@ -65,7 +85,7 @@ const (
 	dataCountSection = 12
 )
 
-func (r *reader) section(id byte, memoryLimitBytes int64, offered func(module, name string) bool) {
+func (o *outline) section(r *reader, id byte, memoryLimitBytes int64, offered func(module, name string) bool) {
 	switch id {
 	case startSection:
 		refuse(fault.Unsupportedf("has a start section, which runs before the module can be checked"))
@@ -79,15 +99,22 @@ func (r *reader) section(id byte, memoryLimitBytes int64, offered func(module, n
 			if r.byte() != 0x60 {
 				refuse(fault.Unsupportedf("defines a type that is not a function"))
 			}
-			r.take(r.entries()) // parameters
-			r.take(r.entries()) // results
+			params := r.take(r.entries())
+			o.types = append(o.types, signature{params, r.take(r.entries())})
 		case importSection:
 			module, name := r.name(), r.name()
 			kind := r.byte()
-			if kind != 0 || !offered(module, name) {
+			ours := module == moduleName && len(o.newer) < maxNewer
+			if kind != 0 || !offered(module, name) && !ours {
 				refuse(fault.Unsupportedf("imports %s %q of %q, which recipes may not", importKind(kind), name, module))
 			}
-			r.u32()
+			typ := r.u32()
+			if int64(typ) >= int64(len(o.types)) {
+				refuse(fault.Corruptf("malformed module: type %d of %d", typ, len(o.types)))
+			}
+			if !offered(module, name) {
+				o.newer = append(o.newer, foreign{name, o.types[typ]})
+			}
 		case functionSection:
 			r.u32()
 		case tableSection:

@@ -68,6 +68,10 @@ func (b *Builder) Architecture() string { return b.arch }
 // Refuse ends the recipe with an error of the given kind, [Corrupt] or [Unsupported]. It does not return.
 func (b *Builder) Refuse(kind int, message string) { b.host.fail(int32(kind), message) }
 
+// Warn tells the person who opens the file something that is no reason to refuse it, such as a value that had to be assumed.
+// At most 64 warnings are taken.
+func (b *Builder) Warn(message string) { b.host.warn(message) }
+
 // Describe states the sizes of the model.
 func (b *Builder) Describe(m Model) {
 	b.model = nil

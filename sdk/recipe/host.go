@@ -15,11 +15,12 @@ type host interface {
 	tensorDims(index int32) []uint64
 
 	fail(kind int32, message string) // does not return
+	warn(message string)
 	plan(encoded []byte)
 }
 
 // abiVersion is the version of docs/recipe-abi.md that this package speaks.
-const abiVersion = 1
+const abiVersion = 2
 
 // Kinds of failure, as [Builder.Refuse] takes them.
 const (

@@ -38,6 +38,9 @@ func tensorDims(index int32, dims unsafe.Pointer) int32
 //go:wasmimport bigmoe_v1 fail
 func fail(kind int32, message string)
 
+//go:wasmimport bigmoe_v1 warn
+func warn(message string)
+
 //go:wasmimport bigmoe_v1 plan
 func plan(encoded unsafe.Pointer, sizeBytes int32)
 
@@ -63,6 +66,7 @@ func (imports) fail(kind int32, message string) {
 	fail(kind, message)
 	panic("unreachable: the host ends a recipe that fails")
 }
+func (imports) warn(message string) { warn(message) }
 func (imports) plan(encoded []byte) {
 	plan(unsafe.Pointer(unsafe.SliceData(encoded)), int32(len(encoded)))
 }

@@ -19,6 +19,8 @@ type model struct {
 	dims    map[string][]uint64
 	handles []any
 	result  []byte
+
+	warnings []string
 }
 
 type failure struct {
@@ -131,6 +133,7 @@ func (m *model) tensorName(i int32, buf []byte) int32 {
 
 func (m *model) tensorDims(i int32) []uint64     { return m.dims[m.names[i]] }
 func (m *model) fail(kind int32, message string) { panic(failure{kind, message}) }
+func (m *model) warn(message string)             { m.warnings = append(m.warnings, message) }
 func (m *model) plan(encoded []byte)             { m.result = append([]byte{}, encoded...) }
 func (m *model) tensor(name string, dims ...uint64) {
 	m.names, m.dims[name] = append(m.names, name), dims
@@ -426,6 +429,13 @@ func TestWeights(t *testing.T) {
 	require.Len(t, p.Weights[3].Sources, 2)
 	require.Equal(t, []uint64{32, 16}, p.Weights[4].Shape)
 	require.EqualValues(t, 16, p.Weights[4].Sources[0].Rows)
+}
+
+func TestWarn(t *testing.T) {
+	m := newModel()
+	_, failed := runs(m, func(b *Builder) { b.Warn("odd"); b.Warn("") })
+	require.Nil(t, failed)
+	require.Equal(t, []string{"odd", ""}, m.warnings)
 }
 
 func TestNothingRegistered(t *testing.T) {

@@ -16,10 +16,11 @@ HOST(tensor_name) int32_t tensor_name(int32_t index, char *buf, int32_t cap);
 HOST(tensor_type) int32_t tensor_type(int32_t index);
 HOST(tensor_dims) int32_t tensor_dims(int32_t index, uint64_t dims[4]);
 HOST(fail) _Noreturn void fail(int32_t kind, const char *message, int32_t size);
+HOST(warn) void warn(const char *message, int32_t size);
 HOST(plan) void plan(const void *bytes, int32_t size);
 
 #ifndef VERSION
-#define VERSION 1
+#define VERSION 2
 #endif
 
 EXPORT(bigmoe_abi_version) int32_t bigmoe_abi_version(void) { return VERSION; }
