@@ -97,6 +97,14 @@ type Progress struct {
 	Done, Total int64
 }
 
+// checkBackend refuses what Inspect has no use for and Open cannot go without.
+func (c *Config) checkBackend() error {
+	if (c.Backend.Path == "") == (c.Backend.InProcess == nil) {
+		return fault.Userf("Config.Backend needs either Path or InProcess; package bigmoe has the backend that ships")
+	}
+	return nil
+}
+
 func (c *Config) setDefaults() error {
 	var problems []error
 	if c.Model == "" {
@@ -139,6 +147,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.FS == nil {
 		c.FS = vfs.OS()
+	}
+	if c.Recipes == nil {
+		problems = append(problems, errors.New("no recipes: Config.Recipes says where they come from; package bigmoe has those that ship"))
 	}
 	return fault.As(fault.User, errors.Join(problems...))
 }

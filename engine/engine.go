@@ -31,27 +31,29 @@ type Engine struct {
 	Budget  *budget.Fitted // how the memory limit is divided
 	Backend *compute.Description
 
-	mu        sync.Mutex // one evaluation at a time
+	turns     turns
 	cfg       Config
 	batch     int
 	logitRows int
 	bound     *compute.Bound
 	layout    *compute.Layout
 	memory    *memory.Memory
-	device    backend.Device
+	deviceMu  sync.Mutex
+	device    backend.Device // replaced when it dies: see current
 	sequence  compute.Sequence
 	router    *router
 	rowFiles  sources
-	owner     *Session // whose text the backend's states hold
+	rows      *rowReader
+	strays    sync.WaitGroup // reads of rows that nobody waits for any more
+	owner     *Session       // whose text the backend's states hold
 	trimmable bool
 
 	suppressed []int32 // token ids that must not be sampled
-	closed     bool
+	closing    sync.Once
+	closed     error // what Close returned
 
-	logits   []float32
-	rows     [][]byte
-	rowBytes [][]byte
-	stall    time.Duration
+	logits []float32
+	stall  time.Duration
 }
 
 // predictTokens is the largest batch for which guesses are read ahead. In a larger one the layers' experts overlap so much,
@@ -68,15 +70,40 @@ const (
 
 // Open loads a model. It refuses, before anything large is allocated, what the recipe, the backend or the memory
 // limit do not allow; the error says which, with the arithmetic.
-func Open(ctx context.Context, cfg Config) (_ *Engine, err error) {
+//
+// When ctx ends, Open returns its error and leaves nothing behind. If a read hangs just then, it does not wait for it: what is
+// open by then is closed when the read ends.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
+	if err := cfg.checkBackend(); err != nil {
+		return nil, err
+	}
+	progress := &gate{pass: cfg.Progress}
+	cfg.Progress = progress.report
+	e, err := try(ctx, new(sync.WaitGroup), func() (*Engine, error) { return open(ctx, cfg) }, func(e *Engine, err error) {
+		if err == nil {
+			err = e.Close()
+		}
+		cfg.Log.Debug().Err(err).Msg("a cancelled open has ended")
+	})
+	if err != nil {
+		progress.shut()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, err
+	}
+	return e, nil
+}
+
+func open(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	opened, err := inspect(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{Opened: opened, cfg: cfg}
+	e := &Engine{Opened: opened, cfg: cfg, turns: newTurns()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
@@ -147,7 +174,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if e.memory, err = memory.New(); err != nil {
 		return err
 	}
-	if e.device, err = e.launch(ctx); err != nil {
+	if err = e.launch(ctx); err != nil {
 		return err
 	}
 	e.Backend = e.device.Describe()
@@ -175,6 +202,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
 		return err
 	}
+	e.rows = &rowReader{model: e.Model, files: e.rowFiles}
 	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave}
 	if len(e.Model.Banks) > 0 {
 		if e.router.store, err = expert.Open(*store); err != nil {
@@ -185,17 +213,31 @@ func (e *Engine) start(ctx context.Context) error {
 	return err
 }
 
-func (e *Engine) launch(ctx context.Context) (backend.Device, error) {
+// launch makes a device and puts it in the place of the last one.
+func (e *Engine) launch(ctx context.Context) error {
+	var dev backend.Device
 	if b := e.cfg.Backend.InProcess; b != nil {
-		return backend.InProcess(b, e.memory), nil
+		dev = backend.InProcess(b, e.memory)
+	} else {
+		p, err := backend.Start(ctx, backend.Options{
+			Path: e.cfg.Backend.Path, Args: e.cfg.Backend.Args, Log: e.cfg.Log, Memory: e.memory, HangTimeout: e.cfg.Backend.HangTimeout,
+		})
+		if err != nil {
+			return err
+		}
+		dev = p
 	}
-	p, err := backend.Start(ctx, backend.Options{
-		Path: e.cfg.Backend.Path, Args: e.cfg.Backend.Args, Log: e.cfg.Log, Memory: e.memory, HangTimeout: e.cfg.Backend.HangTimeout,
-	})
-	if err != nil {
-		return nil, err // and not p: a nil *Process in an interface is not nil
-	}
-	return p, nil
+	e.deviceMu.Lock()
+	defer e.deviceMu.Unlock()
+	e.device = dev
+	return nil
+}
+
+// current is the device, for whoever does not have the turn.
+func (e *Engine) current() backend.Device {
+	e.deviceMu.Lock()
+	defer e.deviceMu.Unlock()
+	return e.device
 }
 
 // limit returns the memory limit: what was asked for if the machine has it, otherwise what is free.
@@ -316,9 +358,6 @@ func (e *Engine) lay() (*expert.Config, []uint64, error) {
 
 // revive starts a new backend when the last one died. The weights and cached experts are still in the region.
 func (e *Engine) revive(ctx context.Context) error {
-	if e.closed {
-		return fault.Userf("the engine is closed")
-	}
 	if e.sequence != nil && e.device.Dead() == nil {
 		return nil
 	}
@@ -326,17 +365,17 @@ func (e *Engine) revive(ctx context.Context) error {
 	if err := e.device.Close(); err != nil {
 		e.cfg.Log.Warn().Err(err).Msg("closing the dead backend")
 	}
-	dev, err := e.launch(ctx)
-	if err != nil {
+	if err := e.launch(ctx); err != nil {
 		return err
 	}
-	e.device = dev
-	e.sequence, err = dev.Load(ctx, e.bound, e.layout)
+	var err error
+	e.sequence, err = e.device.Load(ctx, e.bound, e.layout)
 	return err
 }
 
-// BackendPID is the process id of the backend, or 0 when it runs in this process.
-func (e *Engine) BackendPID() int { return e.device.PID() }
+// BackendPID is the id of the process that the backend runs in: this one's when it is Backend.InProcess. It changes when a
+// backend has died and another was started.
+func (e *Engine) BackendPID() int { return e.current().PID() }
 
 func (e *Engine) vocabulary() int { return int(e.Plan.Model.Vocabulary) }
 
@@ -351,28 +390,5 @@ func (e *Engine) progress(p Phase, done, total int64) {
 }
 
 func (e *Engine) loaded(done, total int64) { e.progress(PhaseLoad, done, total) }
-
-// Close ends the backend and gives the memory back. It waits for a running evaluation.
-func (e *Engine) Close() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return nil
-	}
-	e.closed = true
-	var errs []error
-	if e.device != nil {
-		errs = append(errs, e.device.Close())
-	}
-	if e.router != nil && e.router.store != nil {
-		errs = append(errs, e.router.store.Close())
-	}
-	e.rowFiles.close()
-	if e.memory != nil {
-		errs = append(errs, e.memory.Close())
-	}
-	errs = append(errs, e.File.Close())
-	return errors.Join(errs...)
-}
 
 func wake(word *uint32) { futex.Wake((*atomic.Uint32)(unsafe.Pointer(word))) }

@@ -125,35 +125,52 @@ func readError(rng model.Range, src *vfs.Source, off int64, err error) error {
 }
 
 // readRows reads the rows of every by-row weight for a batch of tokens, for [compute.Batch.Rows].
-func (e *Engine) readRows(tokens []int32) ([][]byte, error) {
-	e.rows = e.rows[:0]
+func (e *Engine) readRows(ctx context.Context, tokens []int32) ([][]byte, error) {
+	r := e.rows
+	rows, err := try(ctx, &e.strays, func() ([][]byte, error) { return r.read(tokens) }, func([][]byte, error) {})
+	if err != nil && ctx.Err() != nil {
+		e.rows = &rowReader{model: r.model, files: r.files} // the buffers are no longer ours
+	}
+	return rows, err
+}
+
+// rowReader reads rows of by-row weights into buffers that it keeps.
+type rowReader struct {
+	model *model.Model
+	files sources
+	rows  [][]byte
+	bytes [][]byte // what rows are parts of
+}
+
+func (r *rowReader) read(tokens []int32) ([][]byte, error) {
+	r.rows = r.rows[:0]
 	n := 0
-	for i := range e.Model.Weights {
-		w := &e.Model.Weights[i]
+	for i := range r.model.Weights {
+		w := &r.model.Weights[i]
 		if w.Resident() {
 			continue
 		}
-		if len(e.rowBytes) <= n {
-			e.rowBytes = append(e.rowBytes, nil)
+		if len(r.bytes) <= n {
+			r.bytes = append(r.bytes, nil)
 		}
 		size := len(tokens) * int(w.RowBytes)
-		if cap(e.rowBytes[n]) < size {
-			e.rowBytes[n] = make([]byte, size)
+		if cap(r.bytes[n]) < size {
+			r.bytes[n] = make([]byte, size)
 		}
-		buf := e.rowBytes[n][:size]
+		buf := r.bytes[n][:size]
 		rng := w.Ranges[0]
 		for t, id := range tokens {
 			if int64(id) >= w.Rows {
 				return nil, fault.Userf("token id %d: tensor %q has %d rows", id, rng.Tensor, w.Rows)
 			}
 			row := buf[int64(t)*w.RowBytes : int64(t+1)*w.RowBytes]
-			src, off := e.rowFiles[rng.Shard], rng.Offset+int64(id)*w.RowBytes
+			src, off := r.files[rng.Shard], rng.Offset+int64(id)*w.RowBytes
 			if err := src.ReadBuffered(row, off); err != nil {
 				return nil, readError(rng, src, off, err)
 			}
 		}
-		e.rows = append(e.rows, buf)
+		r.rows = append(r.rows, buf)
 		n++
 	}
-	return e.rows, nil
+	return r.rows, nil
 }

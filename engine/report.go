@@ -48,7 +48,7 @@ func (e *Engine) Report() Report {
 func (e *Engine) peakBytes() int64 {
 	own := processMemory("self")
 	total := own["VmHWM"]
-	if pid := e.device.PID(); pid > 0 && pid != os.Getpid() {
+	if pid := e.BackendPID(); pid > 0 && pid != os.Getpid() {
 		child := processMemory(strconv.Itoa(pid))
 		total += child["RssAnon"] + child["RssFile"]
 	}

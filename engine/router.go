@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/engine/model"
 	"github.com/bigmoe/bigmoe/sdk/compute"
@@ -104,11 +106,23 @@ func (r *router) finish(err error) error {
 	return err
 }
 
-// tick marks the begin of a batch for policies that age.
-func (r *router) tick() {
-	if r.store != nil {
-		r.store.Tick()
+// evaluate runs one evaluation. The end of ctx ends its waits for experts.
+func (r *router) evaluate(ctx context.Context, eval func() error) error {
+	if r.store == nil {
+		return eval()
 	}
+	r.store.Tick()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		r.store.Interrupt(ctx.Err())
+		close(interrupted)
+	})
+	err := r.finish(eval())
+	if !stop() {
+		<-interrupted
+		r.store.Resume()
+	}
+	return err
 }
 
 func (r *router) stats() expert.Stats {

@@ -89,11 +89,16 @@ func (c Cost) HitRate() float64 {
 
 // Generate evaluates the prompt and writes tokens until the text ends, calling emit for each. When ctx ends or emit
 // fails, Generate returns that error together with what there is so far.
-func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) error) (*Result, error) {
-	e := s.e
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) error) (res *Result, err error) {
+	err = s.e.turns.take(ctx, func(ctx context.Context) error {
+		res, err = s.generate(ctx, req, emit)
+		return err
+	})
+	return res, err
+}
 
+func (s *Session) generate(ctx context.Context, req Request, emit func(Token) error) (*Result, error) {
+	e := s.e
 	prompt := req.Tokens
 	if prompt == nil {
 		prompt = e.Tokenizer.Encode(req.Prompt, e.promptOptions())
@@ -193,9 +198,11 @@ func (e *Engine) suppress(p sample.Params) sample.Params {
 // Score evaluates tokens after the text so far and calls visit with the logits of each position. Batches have at most
 // batch tokens, and no more than Config.LogitRows. The slice given to visit is only valid during the call.
 func (s *Session) Score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
+	return s.e.turns.take(ctx, func(ctx context.Context) error { return s.score(ctx, tokens, batch, visit) })
+}
+
+func (s *Session) score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
 	e := s.e
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if err := s.claim(ctx); err != nil {
 		return err
 	}
@@ -301,14 +308,12 @@ func (s *Session) prefill(ctx context.Context, tokens []int32, logits []float32)
 // eval runs one batch after the text so far.
 func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []float32) error {
 	e := s.e
-	rows, err := e.readRows(tokens)
+	rows, err := e.readRows(ctx, tokens)
 	if err != nil {
 		return err
 	}
-	e.router.tick()
 	b := compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Logits: logits}
-	err = e.sequence.Eval(ctx, &b, e.router)
-	err = e.router.finish(err)
+	err = e.router.evaluate(ctx, func() error { return e.sequence.Eval(ctx, &b, e.router) })
 	e.stall += b.Stall
 	if err != nil {
 		// The states are undefined now: start over with the next call.
