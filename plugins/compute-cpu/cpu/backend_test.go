@@ -12,6 +12,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/cpu"
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 	"github.com/bigmoe/bigmoe/sdk/dtype"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 	"github.com/bigmoe/bigmoe/sdk/plan"
@@ -44,40 +45,32 @@ func TestNewAndDescribe(t *testing.T) {
 }
 
 // small is a golden model loaded with a context of 24, batches of 8 and every expert in reach.
-func small(t *testing.T) (m *model, seq compute.Sequence) {
+func small(t *testing.T) (m *optable.Model, seq compute.Sequence) {
 	m = openModel(t, filepath.Join(goldenDir, "qwen3moe/qwen3moe-f32.gguf"), 16)
-	bound := m.options(&compute.Options{Context: 24, Batch: 8, LogitRows: 2, Threads: 2, KvType: compute.KVType_F16})
-	seq, err := newBackend(t).Load(bound, m.region)
+	bound := m.Options(&compute.Options{Context: 24, Batch: 8, LogitRows: 2, Threads: 2, KvType: compute.KVType_F16})
+	seq, err := newBackend(t).Load(bound, m.Region)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, seq.Close()) })
 	return m, seq
 }
 
-func (m *model) batch(pos int, all bool, tokens ...int32) *compute.Batch {
-	rows := 1
-	if all {
-		rows = len(tokens)
-	}
-	return &compute.Batch{Tokens: tokens, Position: pos, Rows: m.rows(tokens), All: all, Logits: make([]float32, rows*int(m.bound.Plan.Model.Vocabulary))}
-}
-
 func TestTrim(t *testing.T) {
 	m, seq := small(t)
-	ctx, h := context.Background(), newHost(m)
-	first := m.batch(0, false, 1, 2, 3, 4)
+	ctx, h := context.Background(), optable.NewHost(m)
+	first := m.Batch(0, false, 1, 2, 3, 4)
 	require.NoError(t, seq.Eval(ctx, first, h))
-	next := m.batch(4, false, 5)
+	next := m.Batch(4, false, 5)
 	require.NoError(t, seq.Eval(ctx, next, h))
 
 	require.NoError(t, seq.Trim(2))
-	require.NoError(t, seq.Eval(ctx, m.batch(2, false, 77, 78, 79), h)) // another continuation, over the forgotten entries
+	require.NoError(t, seq.Eval(ctx, m.Batch(2, false, 77, 78, 79), h)) // another continuation, over the forgotten entries
 	require.NoError(t, seq.Trim(2))
-	again := m.batch(2, false, 3, 4)
+	again := m.Batch(2, false, 3, 4)
 	require.NoError(t, seq.Eval(ctx, again, h))
 	require.Equal(t, first.Logits, again.Logits)
 	require.NoError(t, seq.Trim(0))
-	require.NoError(t, seq.Eval(ctx, m.batch(0, false, 1, 2, 3, 4), h))
-	again = m.batch(4, false, 5)
+	require.NoError(t, seq.Eval(ctx, m.Batch(0, false, 1, 2, 3, 4), h))
+	again = m.Batch(4, false, 5)
 	require.NoError(t, seq.Eval(ctx, again, h))
 	require.Equal(t, next.Logits, again.Logits)
 
@@ -93,36 +86,36 @@ func TestEvalRefuses(t *testing.T) {
 		kind fault.Kind
 		say  string
 	}{
-		{"no tokens", m.batch(0, false), fault.Bug, "batch of 0 tokens"},
-		{"too many tokens", m.batch(0, false, 1, 2, 3, 4, 5, 6, 7, 8, 9), fault.Bug, "batch of 9 tokens"},
-		{"gap", m.batch(1, false, 1), fault.Bug, "at position 1, the sequence has 0"},
-		{"too many logits", m.batch(0, true, 1, 2, 3), fault.Bug, "logits of 3 tokens"},
-		{"no room for logits", &compute.Batch{Tokens: []int32{1}, Rows: m.rows([]int32{1}), Logits: make([]float32, 3)}, fault.Bug, "room for 3 logits"},
+		{"no tokens", m.Batch(0, false), fault.Bug, "batch of 0 tokens"},
+		{"too many tokens", m.Batch(0, false, 1, 2, 3, 4, 5, 6, 7, 8, 9), fault.Bug, "batch of 9 tokens"},
+		{"gap", m.Batch(1, false, 1), fault.Bug, "at position 1, the sequence has 0"},
+		{"too many logits", m.Batch(0, true, 1, 2, 3), fault.Bug, "logits of 3 tokens"},
+		{"no room for logits", &compute.Batch{Tokens: []int32{1}, Rows: m.Rows([]int32{1}), Logits: make([]float32, 3)}, fault.Bug, "room for 3 logits"},
 		{"no rows", &compute.Batch{Tokens: []int32{1}, Logits: make([]float32, 384)}, fault.Bug, "rows of 0 weights"},
 		{"short rows", &compute.Batch{Tokens: []int32{1}, Rows: [][]byte{{1}}, Logits: make([]float32, 384)}, fault.Bug, "1 bytes for 1 rows"},
-		{"unknown token", func() *compute.Batch { b := m.batch(0, false, 1); b.Tokens = []int32{384}; return b }(), fault.User, "token 384: the vocabulary has 384"},
+		{"unknown token", func() *compute.Batch { b := m.Batch(0, false, 1); b.Tokens = []int32{384}; return b }(), fault.User, "token 384: the vocabulary has 384"},
 	}
 	for _, tt := range tests {
-		err := seq.Eval(context.Background(), tt.b, newHost(m))
+		err := seq.Eval(context.Background(), tt.b, optable.NewHost(m))
 		require.ErrorContains(t, err, tt.say, tt.name)
 		require.Equal(t, tt.kind, fault.KindOf(err), tt.name)
 	}
 	for pos := 0; pos < 24; pos += 8 {
-		require.NoError(t, seq.Eval(context.Background(), m.batch(pos, false, 1, 2, 3, 4, 5, 6, 7, 8), newHost(m)))
+		require.NoError(t, seq.Eval(context.Background(), m.Batch(pos, false, 1, 2, 3, 4, 5, 6, 7, 8), optable.NewHost(m)))
 	}
-	err := seq.Eval(context.Background(), m.batch(24, false, 1), newHost(m))
+	err := seq.Eval(context.Background(), m.Batch(24, false, 1), optable.NewHost(m))
 	require.ErrorContains(t, err, "25 positions do not fit the context of 24")
 	require.Equal(t, fault.User, fault.KindOf(err))
 }
 
 // hostFunc changes what a host answers.
 type hostFunc struct {
-	*host
+	*optable.Host
 	change func(w *compute.Wave)
 }
 
 func (h hostFunc) Route(bank, k int, ids []int32, weights []float32) (compute.Wave, error) {
-	w, err := h.host.Route(bank, k, ids, weights)
+	w, err := h.Host.Route(bank, k, ids, weights)
 	h.change(&w)
 	return w, err
 }
@@ -130,17 +123,17 @@ func (h hostFunc) Route(bank, k int, ids []int32, weights []float32) (compute.Wa
 // TestFailures checks that an Eval that fails says why, and that the sequence goes on from where it was.
 func TestFailures(t *testing.T) {
 	m, seq := small(t)
-	good := newHost(m)
-	start := m.batch(0, false, 1, 2)
+	good := optable.NewHost(m)
+	start := m.Batch(0, false, 1, 2)
 	require.NoError(t, seq.Eval(context.Background(), start, good))
-	want := m.batch(2, false, 3)
+	want := m.Batch(2, false, 3)
 	require.NoError(t, seq.Eval(context.Background(), want, good))
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	failing := newHost(m)
-	failing.fail = true
-	late := newHost(m)
-	late.fail, late.late, late.shuffle = true, true, rand.New(rand.NewPCG(1, 1))
+	failing := optable.NewHost(m)
+	failing.Fail = true
+	late := optable.NewHost(m)
+	late.Fail, late.Late, late.Shuffle = true, true, rand.New(rand.NewPCG(1, 1))
 	tests := []struct {
 		name string
 		ctx  context.Context
@@ -158,10 +151,10 @@ func TestFailures(t *testing.T) {
 	}
 	for _, tt := range tests {
 		require.NoError(t, seq.Trim(2))
-		err := seq.Eval(tt.ctx, m.batch(2, false, 3), tt.host)
-		late.readers.Wait()
+		err := seq.Eval(tt.ctx, m.Batch(2, false, 3), tt.host)
+		late.Wait()
 		require.ErrorContains(t, err, tt.say, tt.name)
-		again := m.batch(2, false, 3)
+		again := m.Batch(2, false, 3)
 		require.NoError(t, seq.Eval(context.Background(), again, good), tt.name)
 		require.Equal(t, want.Logits, again.Logits, tt.name)
 	}
@@ -169,12 +162,12 @@ func TestFailures(t *testing.T) {
 
 func TestRouterLogitsMustBeFinite(t *testing.T) {
 	m, seq := small(t)
-	for i, w := range m.bound.Plan.Weights {
+	for i, w := range m.Bound.Plan.Weights {
 		if w.Name == "blk.2.ffn_norm.weight" {
-			copy(m.region.Bytes[m.bound.Weights[i].Offset:], []byte{0, 0, 0xc0, 0x7f})
+			copy(m.Region.Bytes[m.Bound.Weights[i].Offset:], []byte{0, 0, 0xc0, 0x7f})
 		}
 	}
-	err := seq.Eval(context.Background(), m.batch(0, false, 1, 2, 3), newHost(m))
+	err := seq.Eval(context.Background(), m.Batch(0, false, 1, 2, 3), optable.NewHost(m))
 	require.ErrorContains(t, err, "layer 2: router logits are not finite")
 	require.Equal(t, fault.Corrupt, fault.KindOf(err))
 }
@@ -182,40 +175,40 @@ func TestRouterLogitsMustBeFinite(t *testing.T) {
 // TestEqualRouterLogits: ties go to the smaller expert (specs/qwen3moe.md 4).
 func TestEqualRouterLogits(t *testing.T) {
 	m, seq := small(t)
-	for i, w := range m.bound.Plan.Weights {
+	for i, w := range m.Bound.Plan.Weights {
 		if w.Name == "blk.0.ffn_gate_inp.weight" {
-			clear(m.region.Bytes[m.bound.Weights[i].Offset:][:16*m.bound.Weights[i].RowBytes])
+			clear(m.Region.Bytes[m.Bound.Weights[i].Offset:][:16*m.Bound.Weights[i].RowBytes])
 		}
 	}
-	h := newHost(m)
-	require.NoError(t, seq.Eval(context.Background(), m.batch(0, false, 1, 2), h))
-	require.Equal(t, []int32{0, 1, 2, 3, 0, 1, 2, 3}, h.ids[0])
-	require.Equal(t, []float32{.25, .25, .25, .25, .25, .25, .25, .25}, h.weights[0])
+	h := optable.NewHost(m)
+	require.NoError(t, seq.Eval(context.Background(), m.Batch(0, false, 1, 2), h))
+	require.Equal(t, []int32{0, 1, 2, 3, 0, 1, 2, 3}, h.IDs[0])
+	require.Equal(t, []float32{.25, .25, .25, .25, .25, .25, .25, .25}, h.Weights[0])
 }
 
 // TestEngineChangesWeights: the sum uses what Route left in weights.
 func TestEngineChangesWeights(t *testing.T) {
 	m, seq := small(t)
-	plain := m.batch(0, false, 1)
-	require.NoError(t, seq.Eval(context.Background(), plain, newHost(m)))
+	plain := m.Batch(0, false, 1)
+	require.NoError(t, seq.Eval(context.Background(), plain, optable.NewHost(m)))
 	require.NoError(t, seq.Trim(0))
-	changed := m.batch(0, false, 1)
-	require.NoError(t, seq.Eval(context.Background(), changed, dropping{newHost(m)}))
+	changed := m.Batch(0, false, 1)
+	require.NoError(t, seq.Eval(context.Background(), changed, dropping{optable.NewHost(m)}))
 	require.NotEqual(t, plain.Logits, changed.Logits)
 }
 
-type dropping struct{ *host }
+type dropping struct{ *optable.Host }
 
 func (h dropping) Route(bank, k int, ids []int32, weights []float32) (compute.Wave, error) {
 	weights[k-1] = 0
-	return h.host.Route(bank, k, ids, weights)
+	return h.Host.Route(bank, k, ids, weights)
 }
 
 // TestNeeds holds Prepare to the numbers that can be computed by hand.
 func TestNeeds(t *testing.T) {
 	m := openModel(t, filepath.Join(goldenDir, "qwen3moe/qwen3moe-f32.gguf"), 1)
 	needs := func(context, batch, threads uint32, kv compute.KVType) *compute.Needs {
-		n, err := newBackend(t).Prepare(m.options(&compute.Options{Context: context, Batch: batch, LogitRows: 1, Threads: threads, KvType: kv}))
+		n, err := newBackend(t).Prepare(m.Options(&compute.Options{Context: context, Batch: batch, LogitRows: 1, Threads: threads, KvType: kv}))
 		require.NoError(t, err)
 		return n
 	}
@@ -248,7 +241,7 @@ func TestPrepareRefuses(t *testing.T) {
 		kind   fault.Kind
 		say    []string
 	}{
-		{"op", func(b *compute.Bound) { *find(b.Plan, "add") = *op("cube", "h", "", "0.mid", nil) },
+		{"op", func(b *compute.Bound) { *find(b.Plan, "add") = *optable.Op("cube", "h", "", "0.mid", nil) },
 			fault.Unsupported, []string{`recipe "qwen3moe"`, `op "cube"`, "LAYER 0"}},
 		{"weight type", func(b *compute.Bound) { b.Weights[2].Type = uint32(dtype.I32) }, fault.Unsupported, []string{"blk.0.attn_q.weight", "I32"}},
 		{"expert type", func(b *compute.Bound) { b.Banks[1].Parts[2].Type = uint32(dtype.Q8_K) }, fault.Unsupported, []string{"bank.1", "DOWN", "Q8_K"}},
@@ -262,13 +255,13 @@ func TestPrepareRefuses(t *testing.T) {
 		{"missing bank", func(b *compute.Bound) { b.Banks = b.Banks[1:] }, fault.Bug, []string{"banks are bound"}},
 	}
 	for _, tt := range tests {
-		b := good.options(&compute.Options{Context: 8, Batch: 4, LogitRows: 1, Threads: 1})
+		b := good.Options(&compute.Options{Context: 8, Batch: 4, LogitRows: 1, Threads: 1})
 		b.Plan = proto.Clone(b.Plan).(*plan.Plan)
 		b.Weights, b.Banks = nil, nil
-		for _, w := range good.bound.Weights {
+		for _, w := range good.Bound.Weights {
 			b.Weights = append(b.Weights, proto.Clone(w).(*compute.BoundWeight))
 		}
-		for _, bank := range good.bound.Banks {
+		for _, bank := range good.Bound.Banks {
 			b.Banks = append(b.Banks, proto.Clone(bank).(*compute.BoundBank))
 		}
 		_, err := newBackend(t).Prepare(b)
@@ -279,17 +272,17 @@ func TestPrepareRefuses(t *testing.T) {
 			require.ErrorContains(t, err, say, tt.name)
 		}
 		require.Equal(t, tt.kind, fault.KindOf(err), tt.name)
-		_, loadErr := newBackend(t).Load(b, good.region)
+		_, loadErr := newBackend(t).Load(b, good.Region)
 		require.EqualError(t, loadErr, err.Error(), tt.name)
 	}
 }
 
 func TestLoadRefusesWeightsOutsideTheRegion(t *testing.T) {
 	m := openModel(t, filepath.Join(goldenDir, "qwen3moe/qwen3moe-f32.gguf"), 1)
-	b := m.options(&compute.Options{Context: 8, Batch: 4, LogitRows: 1, Threads: 1})
-	for _, offset := range []uint64{uint64(len(m.region.Bytes)) - 8, math.MaxUint64 - 8} {
+	b := m.Options(&compute.Options{Context: 8, Batch: 4, LogitRows: 1, Threads: 1})
+	for _, offset := range []uint64{uint64(len(m.Region.Bytes)) - 8, math.MaxUint64 - 8} {
 		b.Weights[1].Offset = offset
-		_, err := newBackend(t).Load(b, m.region)
+		_, err := newBackend(t).Load(b, m.Region)
 		require.ErrorContains(t, err, "blk.0.attn_norm.weight")
 		require.Equal(t, fault.Bug, fault.KindOf(err))
 	}

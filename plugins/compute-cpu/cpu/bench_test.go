@@ -12,6 +12,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/cpu"
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 	"github.com/bigmoe/bigmoe/sdk/dtype"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
@@ -55,7 +56,7 @@ func newLayer(b testing.TB, s layerSize, kernels string, threads, batch, context
 	rng := rand.New(rand.NewPCG(1, 2))
 	const vocabulary = 64
 	p := &plan.Plan{Schema: plan.SchemaVersion, Recipe: "layer", Model: &plan.Model{Layers: 1, Vocabulary: vocabulary, ContextLength: 4096},
-		States: []*plan.State{kvState("kv", uint64(s.kvHeads*s.dim), uint64(s.kvHeads*s.dim))}}
+		States: []*plan.State{{Name: "kv", Kind: plan.StateKind_KV, KeyWidth: uint64(s.kvHeads * s.dim), ValueWidth: uint64(s.kvHeads * s.dim)}}}
 	bound := &compute.Bound{Plan: p, Options: &compute.Options{Context: uint32(context), Batch: uint32(batch), LogitRows: 1, Threads: uint32(threads)}}
 	l := &layer{}
 	var dense []byte
@@ -108,18 +109,18 @@ func newLayer(b testing.TB, s layerSize, kernels string, threads, batch, context
 	bound.Banks = []*compute.BoundBank{bank}
 	l.bytes += s.used * expertBytes
 	rope, norm := attrs{"head_dim": s.dim, "n_rot": s.dim, "base": 1e6}, attrs{"eps": 1e-6, "group": s.dim}
-	attention := op("attention", "qr kr v", "", "a", attrs{"heads": s.heads, "kv_heads": s.kvHeads, "head_dim": s.dim, "scale": 0.1})
-	experts := op("experts", "f ids w", "", "m", nil)
+	attention := optable.Op("attention", "qr kr v", "", "a", attrs{"heads": s.heads, "kv_heads": s.kvHeads, "head_dim": s.dim, "scale": 0.1})
+	experts := optable.Op("experts", "f ids w", "", "m", nil)
 	attention.States, experts.Bank = []string{"kv"}, "bank"
 	p.Blocks = []*plan.Block{
-		{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{op("embed", "", "table", "h", nil)}},
+		{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{optable.Op("embed", "", "table", "h", nil)}},
 		{Kind: plan.BlockKind_LAYER, Ops: []*plan.Op{
-			op("rms_norm", "h", "norm", "x", attrs{"eps": 1e-6}), op("linear", "x", "q", "q", nil), op("linear", "x", "k", "k", nil), op("linear", "x", "v", "v", nil),
-			op("rms_norm", "q", "head_norm", "qn", norm), op("rms_norm", "k", "head_norm", "kn", norm),
-			op("rope", "qn", "", "qr", rope), op("rope", "kn", "", "kr", rope), attention, op("linear", "a", "o", "b", nil), op("add", "h b", "", "g", nil),
-			op("rms_norm", "g", "norm", "f", attrs{"eps": 1e-6}), op("linear", "f", "router", "l", nil),
-			op("route", "l", "", "ids w", attrs{"top_k": s.used, "normalize": true}), experts, op("add", "g m", "", "y", nil)}},
-		{Kind: plan.BlockKind_HEAD, Ops: []*plan.Op{op("linear", "y", "head", plan.Logits, nil)}},
+			optable.Op("rms_norm", "h", "norm", "x", attrs{"eps": 1e-6}), optable.Op("linear", "x", "q", "q", nil), optable.Op("linear", "x", "k", "k", nil), optable.Op("linear", "x", "v", "v", nil),
+			optable.Op("rms_norm", "q", "head_norm", "qn", norm), optable.Op("rms_norm", "k", "head_norm", "kn", norm),
+			optable.Op("rope", "qn", "", "qr", rope), optable.Op("rope", "kn", "", "kr", rope), attention, optable.Op("linear", "a", "o", "b", nil), optable.Op("add", "h b", "", "g", nil),
+			optable.Op("rms_norm", "g", "norm", "f", attrs{"eps": 1e-6}), optable.Op("linear", "f", "router", "l", nil),
+			optable.Op("route", "l", "", "ids w", attrs{"top_k": s.used, "normalize": true}), experts, optable.Op("add", "g m", "", "y", nil)}},
+		{Kind: plan.BlockKind_HEAD, Ops: []*plan.Op{optable.Op("linear", "y", "head", plan.Logits, nil)}},
 	}
 	values, err := plan.Validate(p)
 	require.NoError(b, err)

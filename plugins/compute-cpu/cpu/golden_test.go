@@ -15,6 +15,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/cpu"
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 )
 
 // golden is the part of a moe-golden/1 file that a backend can be held to.
@@ -122,16 +123,16 @@ func run(t *testing.T, kernels, file string, prompt []int32, n int, w way) (*res
 		chunk = len(prompt)
 	}
 	total := len(prompt) + n
-	bound := m.options(&compute.Options{Context: uint32(total), Batch: uint32(chunk), LogitRows: uint32(chunk), Threads: uint32(w.threads), KvType: compute.KVType_F32})
+	bound := m.Options(&compute.Options{Context: uint32(total), Batch: uint32(chunk), LogitRows: uint32(chunk), Threads: uint32(w.threads), KvType: compute.KVType_F32})
 	_, err = backend.Prepare(bound)
 	require.NoError(t, err)
-	seq, err := backend.Load(bound, m.region)
+	seq, err := backend.Load(bound, m.Region)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, seq.Close()) }()
-	h := newHost(m)
-	h.perWave = w.perWave
+	h := optable.NewHost(m)
+	h.PerWave = w.perWave
 	if w.seed != 0 {
-		h.late, h.shuffle = true, rand.New(rand.NewPCG(w.seed, 0))
+		h.Late, h.Shuffle = true, rand.New(rand.NewPCG(w.seed, 0))
 	}
 	vocabulary := int(bound.Plan.Model.Vocabulary)
 	out := &result{}
@@ -140,7 +141,7 @@ func run(t *testing.T, kernels, file string, prompt []int32, n int, w way) (*res
 		if all {
 			rows = len(tokens)
 		}
-		b := &compute.Batch{Tokens: tokens, Position: len(out.logits), Rows: m.rows(tokens), All: all, Logits: make([]float32, rows*vocabulary)}
+		b := &compute.Batch{Tokens: tokens, Position: len(out.logits), Rows: m.Rows(tokens), All: all, Logits: make([]float32, rows*vocabulary)}
 		require.NoError(t, seq.Eval(context.Background(), b, h))
 		for i := range tokens {
 			if all {
@@ -164,8 +165,8 @@ func run(t *testing.T, kernels, file string, prompt []int32, n int, w way) (*res
 			last = eval(greedy[i:], false)
 		}
 	}
-	h.readers.Wait()
-	out.ids, out.weights = h.ids, h.weights
+	h.Wait()
+	out.ids, out.weights = h.IDs, h.Weights
 	return out, greedy
 }
 

@@ -10,41 +10,11 @@ import (
 
 	"github.com/bigmoe/bigmoe/engine/gguf"
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
-// attrs are attributes by name.
-type attrs map[string]any
-
-// op builds one op. in, weights and out are lists of names separated by spaces; "-" leaves an operand out.
-func op(kind, in, weights, out string, a attrs) *plan.Op {
-	o := &plan.Op{Kind: kind, In: names(in), Weights: names(weights), Out: names(out)}
-	for name, v := range a {
-		attr := &plan.Attr{Name: name}
-		switch v := v.(type) {
-		case int:
-			attr.Value = &plan.Attr_I{I: int64(v)}
-		case float64:
-			attr.Value = &plan.Attr_F{F: v}
-		case string:
-			attr.Value = &plan.Attr_S{S: v}
-		case bool:
-			attr.Value = &plan.Attr_B{B: v}
-		}
-		o.Attrs = append(o.Attrs, attr)
-	}
-	return o
-}
-
-func names(list string) []string {
-	out := strings.Fields(list)
-	for i := range out {
-		if out[i] == "-" {
-			out[i] = ""
-		}
-	}
-	return out
-}
+type attrs = optable.Attrs
 
 // reader makes the plan of a file with the help of its metadata.
 type reader struct {
@@ -114,7 +84,7 @@ func planOf(t *testing.T, f *gguf.File) *plan.Plan {
 	p.Model = &plan.Model{Layers: uint32(layers), Embedding: uint32(embedding), Vocabulary: uint32(vocabulary), ContextLength: 512,
 		Experts: uint32(experts), ExpertsUsed: uint32(used)}
 	r.weight("token_embd.weight", plan.Residency_ROWS)
-	p.Blocks = append(p.Blocks, &plan.Block{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{op("embed", "", "token_embd.weight", "h", nil)}})
+	p.Blocks = append(p.Blocks, &plan.Block{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{optable.Op("embed", "", "token_embd.weight", "h", nil)}})
 	h := "h"
 	for i := range layers {
 		b := &plan.Block{Kind: plan.BlockKind_LAYER, Layer: uint32(i)}
@@ -130,7 +100,7 @@ func planOf(t *testing.T, f *gguf.File) *plan.Plan {
 				}
 				return strings.Join(l, " ")
 			}
-			o := op(kind, qualify(in, "v", ""), qualify(weights, "w", ""), qualify(out, "v", ""), a)
+			o := optable.Op(kind, qualify(in, "v", ""), qualify(weights, "w", ""), qualify(out, "v", ""), a)
 			for _, w := range o.Weights {
 				if w == fmt.Sprintf("blk.%d.ffn_gate_inp_shexp.weight", i) {
 					r.weight(w, plan.Residency_RESIDENT, uint64(embedding), 1)
@@ -197,25 +167,14 @@ func planOf(t *testing.T, f *gguf.File) *plan.Plan {
 	r.weight("output_norm.weight", plan.Residency_RESIDENT)
 	r.weight("output.weight", plan.Residency_RESIDENT)
 	p.Blocks = append(p.Blocks, &plan.Block{Kind: plan.BlockKind_HEAD, Ops: []*plan.Op{
-		op("rms_norm", h, "output_norm.weight", "z", attrs{"eps": eps}),
-		op("linear", "z", "output.weight", "logits", nil),
+		optable.Op("rms_norm", h, "output_norm.weight", "z", attrs{"eps": eps}),
+		optable.Op("linear", "z", "output.weight", "logits", nil),
 	}})
 	return p
 }
 
-// model is a file bound to a region, with its experts beside it.
-type model struct {
-	bound  *compute.Bound
-	region *compute.Region
-	table  []byte     // the embedding rows
-	row    int        // bytes of one
-	banks  [][][]byte // [bank][part] all experts of one part
-	slots  []uint64   // region offset of every expert slot
-	gens   []uint32
-}
-
 // openModel reads a file whole. Its region has room for slots experts.
-func openModel(t *testing.T, path string, slots int) *model {
+func openModel(t *testing.T, path string, slots int) *optable.Model {
 	f, err := gguf.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
@@ -230,25 +189,19 @@ func openModel(t *testing.T, path string, slots int) *model {
 	p := planOf(t, f)
 	values, err := plan.Validate(p)
 	require.NoError(t, err)
-	m := &model{bound: &compute.Bound{Plan: p, Values: values}}
-	var dense []byte
+	m := &optable.Model{Bound: &compute.Bound{Plan: p, Values: values, Options: &compute.Options{Context: 64, Batch: 64, LogitRows: 64, Threads: 1}}}
 	for _, w := range p.Weights {
 		x, data := tensor(w.Name)
 		rowBytes, err := x.Type.RowBytes(int64(w.Shape[0]))
 		require.NoError(t, err)
-		b := &compute.BoundWeight{Type: uint32(x.Type), RowBytes: uint64(rowBytes)}
+		m.Bound.Weights = append(m.Bound.Weights, &compute.BoundWeight{Type: uint32(x.Type), RowBytes: uint64(rowBytes)})
 		if w.Residency == plan.Residency_ROWS {
-			m.table, m.row = data, int(rowBytes)
-		} else {
-			b.Offset = uint64(len(dense))
-			dense = append(dense, data...)
-			dense = append(dense, make([]byte, -len(dense)&63)...)
+			m.Table, data = data, nil
 		}
-		m.bound.Weights = append(m.bound.Weights, b)
+		m.Dense = append(m.Dense, data)
 	}
-	most := 0
 	for _, bank := range p.Banks {
-		b, size := &compute.BoundBank{}, 0
+		b := &compute.BoundBank{}
 		var parts [][]byte
 		for _, part := range bank.Parts {
 			x, data := tensor(part.Tensors[0])
@@ -256,45 +209,22 @@ func openModel(t *testing.T, path string, slots int) *model {
 			require.NoError(t, err)
 			b.Parts = append(b.Parts, &compute.BoundPart{Type: uint32(x.Type), RowBytes: uint64(rowBytes)})
 			parts = append(parts, data)
-			size += len(data)/int(bank.Experts) + 1
 		}
-		most = max(most, size)
-		m.bound.Banks, m.banks = append(m.bound.Banks, b), append(m.banks, parts)
+		m.Bound.Banks, m.Banks = append(m.Bound.Banks, b), append(m.Banks, parts)
 	}
-	m.place(t, dense, most, slots)
+	place(t, m, slots)
 	return m
 }
 
-// place makes the region: dense weights, readiness words, then slots of slotBytes each.
-func (m *model) place(t *testing.T, dense []byte, slotBytes, slots int) {
-	ready := uint64(len(dense)+63) &^ 63
-	at := ready + uint64(4*slots)
-	bytes := make([]byte, at+uint64(slots*slotBytes))
-	copy(bytes, dense)
-	for i := range slots {
-		m.slots = append(m.slots, at+uint64(i*slotBytes))
-	}
-	m.gens = make([]uint32, slots)
-	var err error
-	m.region, err = compute.NewRegion(bytes, ready, uint64(slots))
+// place gives m a region of its own.
+func place(t *testing.T, m *optable.Model, slots int) {
+	require.NoError(t, m.Place(slots, func(n uint64) ([]byte, error) { return make([]byte, n), nil }))
+}
+
+// build makes a case ready to run.
+func build(t *testing.T, c *optable.Case) *optable.Model {
+	m, err := c.Build()
 	require.NoError(t, err)
-}
-
-// options returns the bound model with other options.
-func (m *model) options(o *compute.Options) *compute.Bound {
-	b := *m.bound
-	b.Options = o
-	return &b
-}
-
-// rows returns what a batch needs of the embedding: nothing when it is in memory.
-func (m *model) rows(tokens []int32) [][]byte {
-	if m.row == 0 {
-		return nil
-	}
-	var out []byte
-	for _, id := range tokens {
-		out = append(out, m.table[int(id)*m.row:][:m.row]...)
-	}
-	return [][]byte{out}
+	place(t, m, 6)
+	return m
 }

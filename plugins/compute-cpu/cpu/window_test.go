@@ -7,24 +7,20 @@ import (
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/cpu"
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 	"github.com/bigmoe/bigmoe/sdk/fault"
-	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
 // windowed is attention that sees 5 positions, with a state that keeps the last keep of them (0: all), for batches of 4
 // in a context of 64.
-func windowed(t *testing.T, keep uint64) (*model, compute.Sequence, uint64) {
-	state := kvState("kv", 16, 16)
-	state.Window = keep
-	c := opCase{name: "window", width: 64, states: []*plan.State{state}, ops: attentionOps(attrs{"window": 5}, "", true),
-		want: attention64(8, 5, 0, false)}
-	m, _, _ := c.build(t)
+func windowed(t *testing.T, keep uint64) (*optable.Model, compute.Sequence, uint64) {
+	m := build(t, optable.Windowed(keep))
 	backend, err := cpu.New(cpu.Options{})
 	require.NoError(t, err)
-	bound := m.options(&compute.Options{Context: 64, Batch: 4, LogitRows: 4, Threads: 2, KvType: compute.KVType_F16})
+	bound := m.Options(&compute.Options{Context: 64, Batch: 4, LogitRows: 4, Threads: 2, KvType: compute.KVType_F16})
 	needs, err := backend.Prepare(bound)
 	require.NoError(t, err)
-	seq, err := backend.Load(bound, m.region)
+	seq, err := backend.Load(bound, m.Region)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, seq.Close()) })
 	return m, seq, needs.StateBytes
@@ -49,9 +45,9 @@ func TestWindowedState(t *testing.T) {
 
 	eval := func(at int, tokens []int32) {
 		t.Helper()
-		got, want := m.vectorBatch(at, tokens), whole.vectorBatch(at, tokens)
-		require.NoError(t, all.Eval(t.Context(), want, newHost(whole)))
-		require.NoError(t, ring.Eval(t.Context(), got, newHost(m)))
+		got, want := m.Batch(at, true, tokens...), whole.Batch(at, true, tokens...)
+		require.NoError(t, all.Eval(t.Context(), want, optable.NewHost(whole)))
+		require.NoError(t, ring.Eval(t.Context(), got, optable.NewHost(m)))
 		require.Equal(t, want.Logits, got.Logits, "position %d", at)
 	}
 	at := 0
@@ -80,9 +76,4 @@ func TestWindowedState(t *testing.T) {
 	require.NoError(t, ring.Trim(1), "nothing has been overwritten since")
 	require.NoError(t, all.Trim(1))
 	eval(1, text(1, 4))
-}
-
-// vectorBatch is a batch of an [opCase] with the last value of every token.
-func (m *model) vectorBatch(at int, tokens []int32) *compute.Batch {
-	return &compute.Batch{Tokens: tokens, Position: at, Rows: m.rows(tokens), All: true, Logits: make([]float32, len(tokens)*32)}
 }

@@ -1,4 +1,4 @@
-package cpu_test
+package optable
 
 import (
 	"fmt"
@@ -11,28 +11,28 @@ import (
 
 // latentCases are what latent attention, choice by groups and key-wise decay add to the vocabulary (specs/deepseek2.md,
 // specs/bailingmoe3.md).
-func latentCases() []opCase {
+func latentCases() []Case {
 	sigmoids := func(l []float64) []float64 { return map64(l, sigmoid64) }
-	return []opCase{
-		{name: "route by groups with bias", width: 38, bank: smallBank, weights: expertWeights(f32("bias", 6)),
-			ops:  moeOps(attrs{"gating": "sigmoid", "groups": 3, "groups_used": 2, "normalize": true, "norm_floor": 0.75}, "bias", nil, ""),
-			want: moe{gate: sigmoids, normalize: true, scale: 1, hide: hideGroups(3, 2), glu: swiglu64}.want},
-		{name: "route by groups", width: 38, bank: smallBank, weights: expertWeights(),
-			ops:  moeOps(attrs{"groups": 2, "groups_used": 1, "scale": 2.5}, "", nil, ""),
-			want: moe{gate: softmax64, scale: 2.5, hide: hideGroups(2, 1), glu: swiglu64}.want},
-		{name: "route by groups of one", width: 38, bank: smallBank, weights: expertWeights(),
-			ops:  moeOps(attrs{"groups": 6, "groups_used": 4}, "", nil, ""),
-			want: moe{gate: softmax64, scale: 1, glu: swiglu64}.want},
-		{name: "mul by runs", width: 15, ops: []*plan.Op{op("slice", "x", "", "a", attrs{"width": 12}), op("slice", "x", "", "b", attrs{"start": 12, "width": 3}),
-			op("mul", "a b", "", "y", nil)},
-			want: each(func(x []float64) (y []float64) {
+	return []Case{
+		{Name: "route by groups with bias", Width: 38, Bank: smallBank, Weights: expertWeights(f32("bias", 6)),
+			Ops:  moeOps(Attrs{"gating": "sigmoid", "groups": 3, "groups_used": 2, "normalize": true, "norm_floor": 0.75}, "bias", nil, ""),
+			Want: moe{gate: sigmoids, normalize: true, scale: 1, hide: hideGroups(3, 2), glu: swiglu64}.want},
+		{Name: "route by groups", Width: 38, Bank: smallBank, Weights: expertWeights(),
+			Ops:  moeOps(Attrs{"groups": 2, "groups_used": 1, "scale": 2.5}, "", nil, ""),
+			Want: moe{gate: softmax64, scale: 2.5, hide: hideGroups(2, 1), glu: swiglu64}.want},
+		{Name: "route by groups of one", Width: 38, Bank: smallBank, Weights: expertWeights(),
+			Ops:  moeOps(Attrs{"groups": 6, "groups_used": 4}, "", nil, ""),
+			Want: moe{gate: softmax64, scale: 1, glu: swiglu64}.want},
+		{Name: "mul by runs", Width: 15, Ops: []*plan.Op{Op("slice", "x", "", "a", Attrs{"width": 12}), Op("slice", "x", "", "b", Attrs{"start": 12, "width": 3}),
+			Op("mul", "a b", "", "y", nil)},
+			Want: each(func(x []float64) (y []float64) {
 				for i := range 12 {
 					y = append(y, x[i]*x[12+i/4])
 				}
 				return y
 			})},
-		{name: "mul_weight by runs", width: 12, weights: []tensor{f32("a", 3)}, ops: []*plan.Op{op("mul_weight", "x", "a", "y", attrs{"run": 2})},
-			want: func(x matrix, w map[string]matrix) (y matrix) {
+		{Name: "mul_weight by runs", Width: 12, Weights: []Tensor{f32("a", 3)}, Ops: []*plan.Op{Op("mul_weight", "x", "a", "y", Attrs{"run": 2})},
+			Want: func(x Matrix, w map[string]Matrix) (y Matrix) {
 				for _, row := range x {
 					var out []float64
 					for i, v := range row {
@@ -42,9 +42,9 @@ func latentCases() []opCase {
 				}
 				return y
 			}},
-		{name: "concat by groups", width: 10, ops: []*plan.Op{op("slice", "x", "", "a", attrs{"width": 6}), op("slice", "x", "", "b", attrs{"start": 6, "width": 4}),
-			op("concat", "a b", "", "y", attrs{"groups": 2})},
-			want: each(func(x []float64) []float64 {
+		{Name: "concat by groups", Width: 10, Ops: []*plan.Op{Op("slice", "x", "", "a", Attrs{"width": 6}), Op("slice", "x", "", "b", Attrs{"start": 6, "width": 4}),
+			Op("concat", "a b", "", "y", Attrs{"groups": 2})},
+			Want: each(func(x []float64) []float64 {
 				return []float64{x[0], x[1], x[2], x[6], x[7], x[3], x[4], x[5], x[8], x[9]}
 			})},
 		channelDecay(2, 4, 5), channelDecay(1, 1, 40),
@@ -52,11 +52,11 @@ func latentCases() []opCase {
 	}
 }
 
-// matrixByHead multiplies 3 heads of 32 by a matrix each, all in one tensor.
-func matrixByHead(t dtype.Type, within float64) opCase {
-	return opCase{name: fmt.Sprintf("linear by groups, %v", t), width: 96, within: within, weights: []tensor{{"w", t, []uint64{32, 21}}},
-		ops: []*plan.Op{op("linear", "x", "w", "y", attrs{"groups": 3})},
-		want: func(x matrix, w map[string]matrix) (y matrix) {
+// matrixByHead multiplies 3 heads of 32 by a Matrix each, all in one tensor.
+func matrixByHead(t dtype.Type, within float64) Case {
+	return Case{Name: fmt.Sprintf("linear by groups, %v", t), Width: 96, Within: within, Weights: []Tensor{of("w", t, 32, 21)},
+		Ops: []*plan.Op{Op("linear", "x", "w", "y", Attrs{"groups": 3})},
+		Want: func(x Matrix, w map[string]Matrix) (y Matrix) {
 			for _, row := range x {
 				var out []float64
 				for h := range 3 {
@@ -96,21 +96,21 @@ func hideGroups(groups, used int) func(rank []float64) {
 }
 
 // channelDecay is the recurrence with a decay for every key channel, on x = q, k, v, beta, gamma before their activations.
-func channelDecay(keyHeads, valueHeads, dim int) opCase {
+func channelDecay(keyHeads, valueHeads, dim int) Case {
 	sizes := []int{keyHeads * dim, keyHeads * dim, valueHeads * dim, valueHeads, valueHeads * dim}
 	var ops []*plan.Op
 	width := 0
 	for i, n := range sizes {
-		ops = append(ops, op("slice", "x", "", []string{"q", "k0", "v", "b", "g0"}[i], attrs{"start": width, "width": n}))
+		ops = append(ops, Op("slice", "x", "", []string{"q", "k0", "v", "b", "g0"}[i], Attrs{"start": width, "width": n}))
 		width += n
 	}
-	ops = append(ops, op("l2_norm", "k0", "", "k", attrs{"eps": 1e-6, "group": dim}), op("unary", "b", "", "beta", nil),
-		op("unary", "g0", "", "g1", nil), op("scale", "g1", "", "gamma", attrs{"factor": -1.5}),
-		withState("s", op("gated_delta_net", "q k v beta gamma", "", "y",
-			attrs{"key_heads": keyHeads, "value_heads": valueHeads, "head_dim": dim, "map": "grouped"})))
-	return opCase{name: fmt.Sprintf("gated_delta_net, decay by channel, heads of %d", dim), width: width, ops: ops, within: 1e-5, // of 13 steps
-		states: []*plan.State{fixedState("s", plan.StateKind_RECURRENT, uint64(valueHeads*dim*dim))},
-		want: func(x matrix, _ map[string]matrix) (y matrix) {
+	ops = append(ops, Op("l2_norm", "k0", "", "k", Attrs{"eps": 1e-6, "group": dim}), Op("unary", "b", "", "beta", nil),
+		Op("unary", "g0", "", "g1", nil), Op("scale", "g1", "", "gamma", Attrs{"factor": -1.5}),
+		withState("s", Op("gated_delta_net", "q k v beta gamma", "", "y",
+			Attrs{"key_heads": keyHeads, "value_heads": valueHeads, "head_dim": dim, "map": "grouped"})))
+	return Case{Name: fmt.Sprintf("gated_delta_net, decay by channel, heads of %d", dim), Width: width, Ops: ops, Within: 1e-5, // of 13 steps
+		States: []*plan.State{fixedState("s", plan.StateKind_RECURRENT, uint64(valueHeads*dim*dim))},
+		Want: func(x Matrix, _ map[string]Matrix) (y Matrix) {
 			s := make([][]float64, valueHeads*dim) // [head, key][value]
 			for i := range s {
 				s[i] = make([]float64, dim)
