@@ -37,6 +37,8 @@ package kernel
 #cgo nocallback kernel_avx2_acc_rows_f16
 #cgo noescape kernel_avx2_delta
 #cgo nocallback kernel_avx2_delta
+#cgo noescape kernel_avx2_outer
+#cgo nocallback kernel_avx2_outer
 #cgo noescape kernel_avx2_to_f16
 #cgo nocallback kernel_avx2_to_f16
 */
@@ -120,6 +122,10 @@ var avx2 = Set{
 		s, out, q = s[:len(v)*len(k)], out[:len(v)], q[:len(k)]
 		C.kernel_avx2_delta(floats(s), floats(out), floats(v), C.int64_t(len(v)), floats(q), floats(k), C.int64_t(len(k)),
 			C.float(beta), C.float(decay))
+	},
+	Outer: func(s []float32, decay float32, a, k []float32, rows, n, terms int) {
+		checkOuter(s, a, k, rows, n, terms)
+		C.kernel_avx2_outer(floats(s), C.float(decay), floats(a), floats(k), C.int64_t(rows), C.int64_t(n), C.int64_t(terms))
 	},
 	ToF16: func(dst []uint16, x []float32) {
 		dst = dst[:len(x)]

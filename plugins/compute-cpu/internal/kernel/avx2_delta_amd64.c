@@ -1,6 +1,6 @@
 //go:build cgo
 
-// One token of a delta net, AVX2 + FMA.
+// Delta nets, AVX2 + FMA: one token, and what a chunk of tokens leaves.
 
 #include "avx2_amd64.h"
 
@@ -50,5 +50,45 @@ TARGET void kernel_avx2_delta(float *s, float *out, const float *v, int64_t rows
             _mm256_storeu_ps(s + i, _mm256_fmadd_ps(ve, _mm256_loadu_ps(k + i), _mm256_mul_ps(vd, _mm256_loadu_ps(s + i))));
         }
         for (; i < n; i++) s[i] = __builtin_fmaf(e, k[i], decay * s[i]);
+    }
+}
+
+// R rows by 16 columns stay in registers while all terms pass.
+INLINE void outer_tile(float *s, __m256 decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms, const int R) {
+    __m256 acc[4][2];
+    _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
+        acc[r][0] = _mm256_mul_ps(decay, _mm256_loadu_ps(s + r * n));
+        acc[r][1] = _mm256_mul_ps(decay, _mm256_loadu_ps(s + r * n + 8));
+    }
+    for (int64_t u = 0; u < terms; u++) {
+        __m256 x = _mm256_loadu_ps(k + u * n), y = _mm256_loadu_ps(k + u * n + 8);
+        _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
+            __m256 factor = _mm256_set1_ps(a[u * rows + r]);
+            acc[r][0] = _mm256_fmadd_ps(factor, x, acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(factor, y, acc[r][1]);
+        }
+    }
+    _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
+        _mm256_storeu_ps(s + r * n, acc[r][0]);
+        _mm256_storeu_ps(s + r * n + 8, acc[r][1]);
+    }
+}
+
+TARGET void kernel_avx2_outer(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms) {
+    const __m256 d = _mm256_set1_ps(decay);
+    for (int64_t j = 0; j < rows;) {
+        int64_t i = 0, R = rows - j >= 4 ? 4 : 1;
+        for (; n - i >= 16; i += 16) {
+            if (R == 4) outer_tile(s + j * n + i, d, a + j, k + i, rows, n, terms, 4);
+            else outer_tile(s + j * n + i, d, a + j, k + i, rows, n, terms, 1);
+        }
+        for (int64_t r = j; r < j + R; r++) {
+            for (int64_t c = i; c < n; c++) {
+                float sum = decay * s[r * n + c];
+                for (int64_t u = 0; u < terms; u++) sum = __builtin_fmaf(a[u * rows + r], k[u * n + c], sum);
+                s[r * n + c] = sum;
+            }
+        }
+        j += R;
     }
 }

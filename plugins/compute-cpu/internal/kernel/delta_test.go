@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,46 @@ func BenchmarkDelta(b *testing.B) {
 			for b.Loop() {
 				for at := 0; at < len(s); at += rows * n {
 					set.Delta(s[at:at+rows*n], out, v, q, k, 0.5, 0.9)
+				}
+			}
+		})
+	}
+}
+
+// TestOuter holds every set to the formula in float64, for sizes that fill no tile.
+func TestOuter(t *testing.T) {
+	for _, set := range Sets() {
+		for _, size := range []struct{ rows, n, terms int }{{1, 1, 1}, {5, 7, 3}, {8, 16, 0}, {7, 41, 32}, {128, 128, 32}} {
+			t.Run(fmt.Sprintf("%s %+v", set.Name, size), func(t *testing.T) {
+				rng := newRand(uint64(size.n))
+				s, a, k := randFloats(rng, size.rows*size.n), randFloats(rng, size.terms*size.rows), randFloats(rng, size.terms*size.n)
+				before := slices.Clone(s)
+				set.Outer(s, 0.75, a, k, size.rows, size.n, size.terms)
+				for j := range size.rows {
+					for i := range size.n {
+						want := 0.75 * float64(before[j*size.n+i])
+						for u := range size.terms {
+							want += float64(a[u*size.rows+j]) * float64(k[u*size.n+i])
+						}
+						require.InDelta(t, want, s[j*size.n+i], 1e-5, "row %d, element %d", j, i)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkOuter is what a chunk of 32 tokens does to the memory of one layer with 32 heads of 128.
+func BenchmarkOuter(b *testing.B) {
+	for _, set := range Sets() {
+		b.Run(set.Name, func(b *testing.B) {
+			const heads, n, terms = 32, 128, 32
+			rng := newRand(1)
+			s, a, k := randFloats(rng, heads*n*n), randFloats(rng, terms*n), randFloats(rng, terms*n)
+			b.SetBytes(2 * 4 * int64(len(s)))
+			for b.Loop() {
+				for at := 0; at < len(s); at += n * n {
+					set.Outer(s[at:at+n*n], 0.9, a, k, n, n, terms)
 				}
 			}
 		})

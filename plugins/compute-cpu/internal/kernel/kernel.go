@@ -69,6 +69,14 @@ type Set struct {
 	// A row depends on no other, so no split into calls changes a result.
 	Delta func(s, out, v, q, k []float32, beta, decay float32)
 
+	// Outer adds outer products to the memory of a delta net (specs/qwen35moe.md C5). s holds rows of n elements, k as many
+	// rows of n as there are terms, a as many of rows elements. For every row j,
+	//
+	//	s_j = decay * s_j + sum over u of a_u[j] * k_u
+	//
+	// in the order of u. An element depends on no other of s.
+	Outer func(s []float32, decay float32, a, k []float32, rows, n, terms int)
+
 	// ToF16 rounds x to IEEE binary16, ties to even.
 	ToF16 func(dst []uint16, x []float32)
 }
@@ -118,4 +126,11 @@ func checkRows(have, size, stride, rows int) {
 	if rows > 0 && (stride < 0 || (rows-1)*stride+size > have) {
 		panic(fmt.Sprintf("kernel: %d rows of %d elements, %d apart, in a slice of %d", rows, size, stride, have))
 	}
+}
+
+// checkOuter panics unless the arguments of Set.Outer fit together.
+func checkOuter(s, a, k []float32, rows, n, terms int) {
+	checkRows(len(s), n, n, rows)
+	checkRows(len(a), rows, rows, terms)
+	checkRows(len(k), n, n, terms)
 }

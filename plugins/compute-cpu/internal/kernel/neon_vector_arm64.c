@@ -331,3 +331,36 @@ void kernel_neon_delta(float *s, float *out, const float *v, int64_t rows, const
 #undef BODY
     }
 }
+
+// R rows by 16 columns stay in registers while all terms pass.
+INLINE void outer_tile(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms, const int R) {
+    float32x4_t acc[4][4];
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < 4; c++) acc[r][c] = vmulq_n_f32(vld1q_f32(s + r * n + 4 * c), decay);
+    for (int64_t u = 0; u < terms; u++) {
+        float32x4_t x[4];
+        for (int c = 0; c < 4; c++) x[c] = vld1q_f32(k + u * n + 4 * c);
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < 4; c++) acc[r][c] = vfmaq_n_f32(acc[r][c], x[c], a[u * rows + r]);
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < 4; c++) vst1q_f32(s + r * n + 4 * c, acc[r][c]);
+}
+
+void kernel_neon_outer(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms) {
+    for (int64_t j = 0; j < rows;) {
+        int64_t i = 0, R = rows - j >= 4 ? 4 : 1;
+        for (; n - i >= 16; i += 16) {
+            if (R == 4) outer_tile(s + j * n + i, decay, a + j, k + i, rows, n, terms, 4);
+            else outer_tile(s + j * n + i, decay, a + j, k + i, rows, n, terms, 1);
+        }
+        for (int64_t r = j; r < j + R; r++) {
+            for (int64_t c = i; c < n; c++) {
+                float sum = decay * s[r * n + c];
+                for (int64_t u = 0; u < terms; u++) sum = fmaf(a[u * rows + r], k[u * n + c], sum);
+                s[r * n + c] = sum;
+            }
+        }
+        j += R;
+    }
+}

@@ -24,6 +24,7 @@ var reference = Set{
 	AccRowsF32: accRowsF32,
 	AccRowsF16: accRowsF16,
 	Delta:      delta,
+	Outer:      outer,
 	ToF16:      toF16,
 }
 
@@ -167,6 +168,19 @@ func delta(s, out, v, q, k []float32, beta, decay float32) {
 		out[j] = decay*dot(row, q) + kq*e
 		for i, x := range k {
 			row[i] = decay*row[i] + e*x
+		}
+	}
+}
+
+func outer(s []float32, decay float32, a, k []float32, rows, n, terms int) {
+	checkOuter(s, a, k, rows, n, terms)
+	for j := range rows {
+		row := s[j*n:][:n]
+		for i := range row {
+			row[i] *= decay
+		}
+		for u := range terms {
+			axpy(row, a[u*rows+j], k[u*n:])
 		}
 	}
 }
