@@ -13,35 +13,39 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
-// Config says what to open and what it may take. The zero value of every field but Model and Recipes is usable.
+// Config says what to open and what it may take. Model, Recipes and Backend are needed (package bigmoe fills in the last two);
+// the zero value of every other field is the usual choice.
 type Config struct {
 	Model   string  // path of a GGUF file, or of any shard of a set
 	Recipe  string  // name of the recipe; "" = the one for the file's architecture
 	Recipes Recipes // where recipes come from
-	Backend Backend
+	Backend Backend // what computes; not needed by Inspect
 
-	MemoryBytes int64 // limit for both processes; 0 = what the machine leaves
+	MemoryBytes int64 // limit for this process and the backend's, all included; 0 = what the machine and its cgroups leave
 	CacheBytes  int64 // payload bytes of cached experts; 0 = what the limit leaves
 	Context     int   // positions; 0 = DefaultContext, less when the model was trained for less
 	Batch       int   // most tokens evaluated at once; 0 = DefaultBatch
-	LogitRows   int   // most positions whose logits are wanted at once; 0 = 1
+	LogitRows   int   // most positions whose logits are wanted at once, see Session.Score; 0 = 1
 	Threads     int   // of the backend; 0 = one per core
 	Readers     int   // reads in flight; 0 = DefaultReaders
 	IO          expert.IOMode
-	Policy      string // of the cache, see package policy; "" = DefaultPolicy
-	KV          compute.KVType
-	Prefetch    Prefetch // which experts are read before a layer has picked them; "" = PrefetchRouter
-	ExpertsUsed int      // experts per token instead of the model's own number: changes the output. 0 = the model's
+	Policy      string         // of the cache, see package policy; "" = DefaultPolicy
+	KV          compute.KVType // precision of the key-value cache: the zero value is half, KVType_F32 full
+	Prefetch    Prefetch       // which experts are read before a layer has picked them; "" = PrefetchRouter
+	ExpertsUsed int            // experts per token instead of the model's own number: changes the output. 0 = the model's
 
-	// RecipeCache is a folder for compiled recipes; "" compiles anew each time.
+	// RecipeCache is a folder for compiled recipes, where nobody else may write; "" interprets them, which takes longer for
+	// large models.
 	RecipeCache string
 	// FS reads experts and weights; nil = the operating system. Tests inject faults here.
 	FS vfs.FS
 
-	Log      zerolog.Logger
-	Progress func(Progress)                                     // nil = silent; called from the goroutine that called the engine
-	OnRoute  func(layer, k int, ids []int32, weights []float32) // sees every routing decision; must not keep the slices
-	OnWave   func(layer int, slots []expert.Slot)               // sees what the cache had of it, in one call or more; likewise
+	Log zerolog.Logger // warnings, and what the backend says; the zero value drops it all
+
+	// The engine calls these, one at a time. They must not call the engine, and must not keep slices they get.
+	Progress func(Progress)                                     // how far loading or a prompt is
+	OnRoute  func(layer, k int, ids []int32, weights []float32) // every routing decision: len(ids)/k tokens, k choices each
+	OnWave   func(layer int, slots []expert.Slot)               // what the cache had of it, in one call or more
 }
 
 // Defaults of Config.
@@ -61,7 +65,7 @@ const (
 	PrefetchRouter Prefetch = "router" // the next layer's router, applied early: see plugins/compute-cpu
 )
 
-// Recipes finds recipe modules. The registry implements it.
+// Recipes finds recipe modules. Package registry implements it. Engines may call one from several goroutines at once.
 type Recipes interface {
 	// Find returns the module called name. When there is none the error says which names exist.
 	Find(name string) (Recipe, error)
@@ -73,11 +77,12 @@ type Recipe struct {
 	Module []byte // WebAssembly
 }
 
-// Backend says which compute backend to use: a program, or one in this process.
+// Backend says which compute backend to use: a program, which is started as a child process and whose crash ends a request and
+// nothing else, or one in this process. Exactly one of Path and InProcess is set.
 type Backend struct {
-	Path      string   // the program
-	Args      []string // its arguments
-	InProcess compute.Backend
+	Path      string          // the program
+	Args      []string        // its arguments
+	InProcess compute.Backend // may serve several engines
 	// HangTimeout is how long an evaluation may show no sign of life; 0 = a minute.
 	HangTimeout time.Duration
 }

@@ -15,15 +15,19 @@ import (
 )
 
 // Opened is a model file that has been understood: parsed, planned by its recipe, bound and with its tokenizer
-// loaded. No weights are in memory and no backend runs; Open goes on from here.
+// loaded. No weights are in memory and no backend runs; Open goes on from here. All of it is for reading, by any number of
+// goroutines at once.
 type Opened struct {
-	File      *gguf.File
-	Plan      *plan.Plan
-	Model     *model.Model
-	Tokenizer *token.Tokenizer
+	File      *gguf.File       // metadata and tensor table
+	Plan      *plan.Plan       // what the recipe made of them
+	Model     *model.Model     // where everything in the plan lies in the file
+	Tokenizer *token.Tokenizer // text to ids and back
 }
 
-// Inspect does what Open does up to the point where memory is taken. Close the result's File.
+// Close closes the file. An [Engine] has a Close of its own.
+func (o *Opened) Close() error { return o.File.Close() }
+
+// Inspect does what Open does up to the point where memory is taken. Of cfg it needs Model and Recipes. Close the result.
 func Inspect(ctx context.Context, cfg Config) (*Opened, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -100,7 +104,7 @@ func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *mode
 	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache, Warn: func(message string) {
 		cfg.Log.Warn().Str("recipe", recipe.Name).Msg(message)
 	}})
-	p, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
+	p, values, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
 	switch {
 	case err != nil && recipe.Name != arch: // somebody chose this recipe: that it does not fit is not the file's fault
 		return nil, nil, fault.Userf("%s: architecture is %q, which recipe %q does not fit: %w", f.Path(), arch, recipe.Name, err)
@@ -109,10 +113,6 @@ func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *mode
 	}
 	if p.Architecture != arch {
 		return nil, nil, fault.Userf("%s: architecture is %q, recipe %q is for %q", f.Path(), arch, recipe.Name, p.Architecture)
-	}
-	values, err := plan.Validate(p)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", f.Path(), err)
 	}
 	m, err := model.Bind(p, values, f)
 	return p, m, err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
@@ -14,7 +16,12 @@ import (
 )
 
 // Session is one text. It remembers which tokens the backend's states hold, so that a request which continues the
-// text evaluates only what is new.
+// text evaluates only what is new. It needs no closing.
+//
+// Generate and Score may be called from several goroutines, and take turns with those of all other sessions of the engine. Both
+// return soon after their context ends, with its error, also while they wait for their turn or for a read that hangs; the next
+// call works, and evaluates the text afresh. Functions given to them are called from the calling goroutine; they must not
+// call Generate, Score or Close, which would wait for themselves.
 type Session struct {
 	e       *Engine
 	tokens  []int32 // evaluated: the states cover exactly these
@@ -26,16 +33,18 @@ func (e *Engine) NewSession() *Session { return &Session{e: e} }
 
 // Request is what to generate.
 type Request struct {
-	Prompt    string  // text; special tokens in it are recognised
-	Tokens    []int32 // instead of Prompt
-	MaxTokens int     // at most; 0 = until the text ends or the context is full
-	Sampling  sample.Params
-	IgnoreEnd bool // go on after a token that ends the text
+	// Prompt is a text to be continued as it is. What spells a special token becomes that token: do not put in the words of
+	// people who must not be able to end a turn. For them see Tokens.
+	Prompt    string
+	Tokens    []int32       // instead of Prompt, for example from Engine.Tokenizer
+	MaxTokens int           // at most; 0 = until the text ends or the context is full
+	Sampling  sample.Params // the zero value is sample.Default(); sample.Greedy() gives the same text each time
+	IgnoreEnd bool          // go on after a token that ends the text
 }
 
 // Token is one generated token.
 type Token struct {
-	ID   int32
+	ID   int32  // -1: no token, but the rest of the text at its end
 	Text string // what has become certain with it; may be empty in the middle of a character
 }
 
@@ -51,6 +60,7 @@ const (
 
 // Result is a finished generation and what it cost.
 type Result struct {
+	Text         string     `json:"text"` // of Tokens
 	PromptTokens int        `json:"prompt_tokens"`
 	ReusedTokens int        `json:"reused_tokens"` // of the prompt, already evaluated
 	Tokens       []int32    `json:"tokens"`
@@ -87,8 +97,10 @@ func (c Cost) HitRate() float64 {
 	return float64(c.Hits) / float64(c.Requested)
 }
 
-// Generate evaluates the prompt and writes tokens until the text ends, calling emit for each. When ctx ends or emit
-// fails, Generate returns that error together with what there is so far.
+// Generate evaluates the prompt and writes tokens until the text ends, calling emit, unless it is nil, for each. When ctx
+// ends or emit fails, Generate returns that error together with what there is so far, or nil if that is nothing. A request that
+// cannot be meant is refused as [fault.User]: no prompt, one that fills the context, ids outside the vocabulary,
+// impossible sampling.
 func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) error) (res *Result, err error) {
 	err = s.e.turns.take(ctx, func(ctx context.Context) error {
 		res, err = s.generate(ctx, req, emit)
@@ -100,8 +112,17 @@ func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) er
 func (s *Session) generate(ctx context.Context, req Request, emit func(Token) error) (*Result, error) {
 	e := s.e
 	prompt := req.Tokens
-	if prompt == nil {
+	switch {
+	case prompt == nil:
 		prompt = e.Tokenizer.Encode(req.Prompt, e.promptOptions())
+	case req.Prompt != "":
+		return nil, fault.Userf("a prompt both as text and as tokens: give one of them")
+	}
+	if req.MaxTokens < 0 {
+		return nil, fault.Userf("%d tokens wanted: expected 0 or more", req.MaxTokens)
+	}
+	if emit == nil {
+		emit = func(Token) error { return nil }
 	}
 	if len(prompt) == 0 {
 		return nil, fault.Userf("the prompt is empty and the model has no token to begin with")
@@ -120,6 +141,8 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 		sampler.Accept(id)
 	}
 	res := &Result{PromptTokens: len(prompt)}
+	var text strings.Builder
+	defer func() { res.Text = text.String() }()
 
 	// The last prompt token is always evaluated: its logits are the first thing sampled.
 	keep, err := s.rewind(ctx, prompt[:len(prompt)-1])
@@ -144,8 +167,10 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 		end := e.Tokenizer.EOG(id) && !req.IgnoreEnd
 		if !end {
 			sampler.Accept(id)
+			t := Token{ID: id, Text: stream.Push(id)}
+			text.WriteString(t.Text)
 			res.Tokens = append(res.Tokens, id)
-			if err := emit(Token{ID: id, Text: stream.Push(id)}); err != nil {
+			if err := emit(t); err != nil {
 				return res, err
 			}
 		}
@@ -159,6 +184,7 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 		}
 		if res.Stop != "" {
 			if rest := stream.Flush(); rest != "" {
+				text.WriteString(rest)
 				return res, emit(Token{ID: -1, Text: rest})
 			}
 			return res, nil
@@ -183,6 +209,9 @@ func (e *Engine) checkTokens(ids []int32) error {
 // suppress bans the tokens that the model's file says must never be sampled (specs/gemma4.md section 1), unless the request has
 // an opinion of its own about them. Logits that Score shows are not touched.
 func (e *Engine) suppress(p sample.Params) sample.Params {
+	if reflect.ValueOf(p).IsZero() {
+		p = sample.Default()
+	}
 	if len(e.suppressed) == 0 {
 		return p
 	}
@@ -195,8 +224,10 @@ func (e *Engine) suppress(p sample.Params) sample.Params {
 	return p
 }
 
-// Score evaluates tokens after the text so far and calls visit with the logits of each position. Batches have at most
-// batch tokens, and no more than Config.LogitRows. The slice given to visit is only valid during the call.
+// Score evaluates tokens after the text so far and calls visit with the position and logits of each: one logit per token of
+// the vocabulary, for what comes next. Batches have at most batch tokens (0 = any number) and no more than Config.LogitRows,
+// which a program that scores much text sets to some hundreds. The slice given to visit is only valid during the call. A
+// new session scores a text from its beginning.
 func (s *Session) Score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
 	return s.e.turns.take(ctx, func(ctx context.Context) error { return s.score(ctx, tokens, batch, visit) })
 }
@@ -232,9 +263,6 @@ func (s *Session) score(ctx context.Context, tokens []int32, batch int, visit fu
 	}
 	return nil
 }
-
-// Tokens returns the text so far.
-func (s *Session) Tokens() []int32 { return append([]int32(nil), s.tokens...) }
 
 // claim makes the backend's states this session's: another session's text is forgotten, and so is a dead backend's.
 func (s *Session) claim(ctx context.Context) error {

@@ -54,7 +54,8 @@ func run(t testing.TB, arch string, src recipehost.Source) (*plan.Plan, error) {
 	t.Helper()
 	module, ok := recipes.Lookup(arch)
 	require.True(t, ok, arch)
-	return recipehost.New(recipehost.Options{CacheDir: cacheDir}).Plan(context.Background(), arch, module, src)
+	p, _, err := recipehost.New(recipehost.Options{CacheDir: cacheDir}).Plan(context.Background(), arch, module, src)
+	return p, err
 }
 
 func TestLookup(t *testing.T) {

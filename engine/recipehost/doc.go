@@ -2,12 +2,12 @@
 // with a plan (docs/recipe-abi.md).
 //
 //	host := recipehost.New(recipehost.Options{})
-//	p, err := host.Plan(ctx, "qwen3moe", wasm, recipehost.File(f))
+//	p, values, err := host.Plan(ctx, "qwen3moe", wasm, recipehost.File(f))
 //
 // A module is hostile until proved otherwise. It sees the metadata and the tensor table of one model file and nothing
 // else: no files, environment, arguments, clock or randomness of the machine. Its code, memory, time, result and calls
 // are bounded; whatever goes wrong, the error names the recipe and the process goes on. The plan it returns has passed
-// [plan.Validate].
+// [plan.Validate], which is where the values come from.
 //
 // # Costs
 //

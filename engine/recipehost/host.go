@@ -63,20 +63,21 @@ func New(opts Options) *Host {
 	return &Host{opts: opts}
 }
 
-// Plan runs the module, decodes the plan it returns and validates it. Whether the plan fits the file is for the caller
-// to check. Both the plan and the error name the recipe as the caller does. The error's kind is what the recipe said
-// where it refused the file itself; fault.Unsupported for a module that needs something this host does not offer;
-// fault.Corrupt for one that misbehaves.
-func (h *Host) Plan(ctx context.Context, name string, module []byte, src Source) (*plan.Plan, error) {
+// Plan runs the module, decodes the plan it returns and validates it, which yields the shapes of its values. Whether the
+// plan fits the file is for the caller to check. Both the plan and the error name the recipe as the caller does. The
+// error's kind is what the recipe said where it refused the file itself; fault.Unsupported for a module that needs
+// something this host does not offer; fault.Corrupt for one that misbehaves.
+func (h *Host) Plan(ctx context.Context, name string, module []byte, src Source) (*plan.Plan, plan.Values, error) {
 	p, err := h.plan(ctx, module, src)
 	if err != nil {
-		return nil, fmt.Errorf("recipe %q: %w", name, err)
+		return nil, nil, fmt.Errorf("recipe %q: %w", name, err)
 	}
 	p.Recipe = name
-	if _, err := plan.Validate(p); err != nil {
-		return nil, err
+	values, err := plan.Validate(p)
+	if err != nil {
+		return nil, nil, err
 	}
-	return p, nil
+	return p, values, nil
 }
 
 func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan, error) {

@@ -26,10 +26,10 @@ func TestCompiledAndInterpreted(t *testing.T) {
 	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
 	cache, notADirectory := t.TempDir(), filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(notADirectory, nil, 0o600))
-	want, err := New(Options{}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+	want, _, err := New(Options{}).Plan(context.Background(), "qwen3moe", shipped(t), src)
 	require.NoError(t, err)
 	for _, dir := range []string{cache, cache, notADirectory} {
-		p, err := New(Options{CacheDir: dir}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+		p, _, err := New(Options{CacheDir: dir}).Plan(context.Background(), "qwen3moe", shipped(t), src)
 		require.NoError(t, err)
 		require.True(t, proto.Equal(want, p))
 	}
@@ -41,7 +41,7 @@ func TestCompiledAndInterpreted(t *testing.T) {
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
 	}
-	p, err := New(Options{CacheDir: cache}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+	p, _, err := New(Options{CacheDir: cache}).Plan(context.Background(), "qwen3moe", shipped(t), src)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(want, p))
 }
@@ -66,7 +66,7 @@ func TestPlansAreRepeatable(t *testing.T) {
 
 func TestMemoryLimit(t *testing.T) {
 	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
-	_, err := New(Options{MemoryLimitBytes: 1 << 20}).Plan(context.Background(), "qwen3moe", shipped(t), src)
+	_, _, err := New(Options{MemoryLimitBytes: 1 << 20}).Plan(context.Background(), "qwen3moe", shipped(t), src)
 	require.ErrorContains(t, err, "at most 1048576 are given")
 }
 
@@ -122,7 +122,7 @@ func (s unreadable) Meta(key string) (Meta, bool) {
 }
 
 func TestSourceFails(t *testing.T) {
-	p, err := New(Options{}).Plan(context.Background(), "qwen3moe", shipped(t), unreadable{File(open(t, "qwen3moe/qwen3moe-f32.gguf"))})
+	p, _, err := New(Options{}).Plan(context.Background(), "qwen3moe", shipped(t), unreadable{File(open(t, "qwen3moe/qwen3moe-f32.gguf"))})
 	require.Nil(t, p)
 	require.ErrorContains(t, err, "the disk is gone")
 	require.Equal(t, fault.Corrupt, fault.KindOf(err))
@@ -134,7 +134,7 @@ func BenchmarkPlan(b *testing.B) {
 	for mode, opts := range map[string]Options{"interpreted": {}, "cached": {CacheDir: b.TempDir()}} {
 		b.Run(mode, func(b *testing.B) {
 			plan := func() {
-				_, err := New(opts).Plan(context.Background(), "qwen3moe", module, src)
+				_, _, err := New(opts).Plan(context.Background(), "qwen3moe", module, src)
 				require.NoError(b, err)
 			}
 			plan() // fills the cache
@@ -152,7 +152,7 @@ func TestRecipeInC(t *testing.T) {
 	f := open(t, "qwen3moe/qwen3moe-f32.gguf")
 	var warnings []string
 	warn := func(message string) { warnings = append(warnings, message) }
-	p, err := New(Options{Warn: warn}).Plan(context.Background(), "bigram", module, File(f))
+	p, _, err := New(Options{Warn: warn}).Plan(context.Background(), "bigram", module, File(f))
 	require.NoError(t, err)
 	require.Equal(t, []string{"experts are left out"}, warnings)
 	require.Len(t, p.Unused, len(f.Tensors())-2)
@@ -160,7 +160,7 @@ func TestRecipeInC(t *testing.T) {
 	// Written for version 1 and kept as it was built then: it has to go on working.
 	old, err := os.ReadFile("testdata/abi1/bigram.wasm")
 	require.NoError(t, err)
-	same, err := New(Options{}).Plan(context.Background(), "bigram", old, File(f))
+	same, _, err := New(Options{}).Plan(context.Background(), "bigram", old, File(f))
 	require.NoError(t, err)
 	require.True(t, proto.Equal(p, same))
 	require.Equal(t, "qwen3moe", p.Architecture)
@@ -168,7 +168,7 @@ func TestRecipeInC(t *testing.T) {
 	require.Equal(t, []uint64{96, uint64(p.Model.Vocabulary)}, p.Weights[1].Shape)
 	require.Equal(t, []uint32{0}, p.Weights[1].Types)
 
-	_, err = New(Options{}).Plan(context.Background(), "bigram", module, File(open(t, "qwen2moe/qwen2moe-f32.gguf")))
+	_, _, err = New(Options{}).Plan(context.Background(), "bigram", module, File(open(t, "qwen2moe/qwen2moe-f32.gguf")))
 	require.EqualError(t, err, `recipe "bigram": qwen3moe.embedding_length`)
 	require.Equal(t, fault.Corrupt, fault.KindOf(err))
 }

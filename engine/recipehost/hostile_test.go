@@ -68,7 +68,7 @@ func TestHostileModules(t *testing.T) {
 				module, err := os.ReadFile("testdata/hostile/" + test.module + ".wasm")
 				require.NoError(t, err)
 				start := time.Now()
-				p, err := New(opts).Plan(context.Background(), test.module, module, src)
+				p, _, err := New(opts).Plan(context.Background(), test.module, module, src)
 				require.Nil(t, p)
 				require.ErrorContains(t, err, `recipe "`+test.module+`": `)
 				require.Equal(t, 1, strings.Count(err.Error(), "recipe "), "%v", err)
@@ -112,7 +112,7 @@ func TestSieve(t *testing.T) {
 			if test.sections == "" {
 				head = "\x00asm\x0d\x00\x01\x00" // a component
 			}
-			_, err := New(Options{}).Plan(context.Background(), "x", []byte(head+test.sections), nil)
+			_, _, err := New(Options{}).Plan(context.Background(), "x", []byte(head+test.sections), nil)
 			require.ErrorContains(t, err, test.say)
 			require.ErrorContains(t, err, `recipe "x": `)
 		})
@@ -120,7 +120,7 @@ func TestSieve(t *testing.T) {
 }
 
 func TestModuleTooLarge(t *testing.T) {
-	_, err := New(Options{MaxModuleBytes: 10}).Plan(context.Background(), "x", make([]byte, 11), nil)
+	_, _, err := New(Options{MaxModuleBytes: 10}).Plan(context.Background(), "x", make([]byte, 11), nil)
 	require.ErrorContains(t, err, "module of 11 bytes: at most 10")
 }
 
@@ -130,7 +130,7 @@ func TestCallerGivesUp(t *testing.T) {
 	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err = New(Options{}).Plan(ctx, "loop", module, src)
+	_, _, err = New(Options{}).Plan(ctx, "loop", module, src)
 	require.True(t, errors.Is(err, context.Canceled), "%v", err)
 }
 

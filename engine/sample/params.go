@@ -58,6 +58,13 @@ func Default() Params {
 	}
 }
 
+// Greedy returns parameters that always take the highest logit.
+func Greedy() Params {
+	p := Default()
+	p.Temperature = 0
+	return p
+}
+
 // DefaultSamplers returns the stages in their default order (specs/sampling.md section 2).
 func DefaultSamplers() []string {
 	return []string{"penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"}
