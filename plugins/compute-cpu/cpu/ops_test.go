@@ -71,6 +71,23 @@ func TestOps(t *testing.T) {
 	require.Len(t, covered, len(newBackend(t).Describe().Ops), covered)
 }
 
+// TestTypes holds every type of weight, on every kernel set, to its decoded blocks.
+func TestTypes(t *testing.T) {
+	covered := []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)} // by TestOps
+	for _, b := range optable.AllBlocks() {
+		covered = append(covered, uint32(b.Type))
+	}
+	require.ElementsMatch(t, newBackend(t).Describe().Types, covered)
+	for _, c := range optable.TypeCases() {
+		t.Run(c.Name, func(t *testing.T) {
+			m := build(t, c)
+			for _, kernels := range cpu.Kernels() {
+				require.NoError(t, c.Compare(m, slices.Concat(evalCase(t, m, kernels, 2, optable.Tokens, true)...)), kernels)
+			}
+		})
+	}
+}
+
 // TestGivenExpertsThatDoNotExist: a table of experts by token is part of the file, and may be wrong.
 func TestGivenExpertsThatDoNotExist(t *testing.T) {
 	c := optable.Named("token_row and route with picks")

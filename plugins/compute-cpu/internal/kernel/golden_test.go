@@ -57,6 +57,27 @@ func setIQ1M(b []byte, d uint16) {
 	}
 }
 
+// boundScales gives a block of random bytes the scales of specs/quants.md 6.1: 1/4, and an offset of 1/8.
+func boundScales(t dtype.Type, block []byte) {
+	d, m := scaleOffsets(t)
+	if d >= 0 {
+		block[d], block[d+1] = 0, 0x34
+	}
+	if m >= 0 {
+		block[m], block[m+1] = 0, 0x30
+	}
+	switch t {
+	case dtype.MXFP4:
+		block[0] = 0x7d
+	case dtype.NVFP4:
+		for i := range 4 {
+			block[i] &= 0x77
+		}
+	case dtype.IQ1_M:
+		setIQ1M(block, 0x3400)
+	}
+}
+
 func floatBytes(x []float32) []byte {
 	b := make([]byte, 4*len(x))
 	for i, v := range x {
@@ -119,24 +140,8 @@ func TestSpecGoldens(t *testing.T) {
 			t.Run(k.Name+"/"+tt.t.String(), func(t *testing.T) {
 				size := tt.t.BlockBytes()
 				w := lcgBytes(tt.t, 256/tt.t.BlockElems()*size)
-				d, m := scaleOffsets(tt.t)
 				for b := 0; b < len(w); b += size {
-					if d >= 0 {
-						w[b+d], w[b+d+1] = 0, 0x34
-					}
-					if m >= 0 {
-						w[b+m], w[b+m+1] = 0, 0x30
-					}
-					switch tt.t {
-					case dtype.MXFP4:
-						w[b] = 0x7d
-					case dtype.NVFP4:
-						for i := range 4 {
-							w[b+i] &= 0x77
-						}
-					case dtype.IQ1_M:
-						setIQ1M(w[b:], 0x3400)
-					}
+					boundScales(tt.t, w[b:])
 				}
 				require.Equal(t, tt.blocks, crc32.ChecksumIEEE(w), "input")
 				y := make([]float32, 256)
