@@ -82,6 +82,7 @@ type Recipe struct {
 type Backend struct {
 	Path      string          // the program
 	Args      []string        // its arguments
+	SHA256    []byte          // of the program, checked at each start; not when empty
 	InProcess compute.Backend // may serve several engines
 	// HangTimeout is how long an evaluation may show no sign of life; 0 = a minute.
 	HangTimeout time.Duration

@@ -220,7 +220,7 @@ func (e *Engine) launch(ctx context.Context) error {
 		dev = backend.InProcess(b, e.memory)
 	} else {
 		p, err := backend.Start(ctx, backend.Options{
-			Path: e.cfg.Backend.Path, Args: e.cfg.Backend.Args, Log: e.cfg.Log, Memory: e.memory, HangTimeout: e.cfg.Backend.HangTimeout,
+			Path: e.cfg.Backend.Path, Args: e.cfg.Backend.Args, SHA256: e.cfg.Backend.SHA256, Log: e.cfg.Log, Memory: e.memory, HangTimeout: e.cfg.Backend.HangTimeout,
 		})
 		if err != nil {
 			return err
