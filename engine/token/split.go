@@ -440,7 +440,7 @@ type pretokenizer struct {
 // pretokenizers returns what a name stands for; false if it is not known.
 func pretokenizers(name string) (pretokenizer, bool) {
 	switch name {
-	case "gpt-2":
+	case "gpt-2", "olmo":
 		return pretokenizer{stages: []matcher{gpt2}}, true
 	case "qwen2", "deepseek-r1-qwen", "megrez", "bailingmoe", "bailingmoe2", "llada-moe":
 		// The newline alternative of the bailingmoe names, \s*[\r\n], takes the same text as \s*[\r\n]+.
