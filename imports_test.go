@@ -65,6 +65,9 @@ func TestImports(t *testing.T) {
 			}
 			seen = true
 			for _, imp := range p.Imports {
+				if imp+"/" == module {
+					t.Errorf("%s imports the package for others to import", from)
+				}
 				to, ours := strings.CutPrefix(imp, module)
 				if !ours {
 					require.NotContains(t, rule.std, imp, "%s imports %s", from, imp)
