@@ -2,6 +2,7 @@ package gguftest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -75,22 +76,64 @@ func (b *Builder) Drop(name string) *Builder {
 
 // Bytes returns the file.
 func (b *Builder) Bytes() ([]byte, error) {
-	out := []byte("GGUF")
+	out, align, err := b.head(func(t tensor) (int64, error) { return int64(len(t.data)), nil })
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range b.tensors {
+		out = append(out, make([]byte, padding(int64(len(out)), align))...)
+		out = append(out, t.data...)
+	}
+	return append(out, make([]byte, padding(int64(len(out)), align))...), nil
+}
+
+// WriteHead writes the file with a hole in place of all data, which takes no room on most disks. Tensors have the size
+// that their type and dimensions say.
+func (b *Builder) WriteHead(path string) error {
+	var sizes []int64
+	head, align, err := b.head(func(t tensor) (int64, error) {
+		n, err := t.typ.RowBytes(int64(t.dims[0]))
+		for _, d := range t.dims[1:] {
+			if n > 0 && d > uint64(math.MaxInt64/n) {
+				return 0, fmt.Errorf("tensor %q is too large", t.name)
+			}
+			n *= int64(d)
+		}
+		sizes = append(sizes, n)
+		return n, err
+	})
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	end := int64(len(head)) + padding(int64(len(head)), align)
+	for _, n := range sizes {
+		end += n + padding(n, align)
+	}
+	_, err = f.Write(head)
+	return errors.Join(err, f.Truncate(end), f.Close())
+}
+
+// head returns the file up to the data and its alignment; sizeBytes is asked for the size of each tensor.
+func (b *Builder) head(sizeBytes func(tensor) (int64, error)) (out []byte, align int64, err error) {
+	out = []byte("GGUF")
 	out = binary.LittleEndian.AppendUint32(out, 3)
 	out = binary.LittleEndian.AppendUint64(out, uint64(len(b.tensors)))
 	out = binary.LittleEndian.AppendUint64(out, uint64(len(b.pairs)))
-	align := 32
+	align = 32
 	for _, p := range b.pairs {
 		if a, ok := p.value.(uint32); ok && p.key == "general.alignment" && a > 0 {
-			align = int(a)
+			align = int64(a)
 		}
 		out = appendString(out, p.key)
-		var err error
 		if out, err = appendValue(out, p.value); err != nil {
-			return nil, fmt.Errorf("key %q: %w", p.key, err)
+			return nil, 0, fmt.Errorf("key %q: %w", p.key, err)
 		}
 	}
-	offset := 0
+	var offset int64
 	for _, t := range b.tensors {
 		out = appendString(out, t.name)
 		out = binary.LittleEndian.AppendUint32(out, uint32(len(t.dims)))
@@ -99,13 +142,13 @@ func (b *Builder) Bytes() ([]byte, error) {
 		}
 		out = binary.LittleEndian.AppendUint32(out, uint32(t.typ))
 		out = binary.LittleEndian.AppendUint64(out, uint64(offset))
-		offset += len(t.data) + padding(len(t.data), align)
+		n, err := sizeBytes(t)
+		if err != nil {
+			return nil, 0, fmt.Errorf("tensor %q: %w", t.name, err)
+		}
+		offset += n + padding(n, align)
 	}
-	for _, t := range b.tensors {
-		out = append(out, make([]byte, padding(len(out), align))...)
-		out = append(out, t.data...)
-	}
-	return append(out, make([]byte, padding(len(out), align))...), nil
+	return out, align, nil
 }
 
 // Write writes the file.
@@ -151,7 +194,7 @@ func Float32s(values ...float32) []byte {
 	return out
 }
 
-func padding(n, align int) int { return (align - n%align) % align }
+func padding(n, align int64) int64 { return (align - n%align) % align }
 
 func appendString(out []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(out, uint64(len(s))), s...)

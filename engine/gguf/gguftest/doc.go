@@ -1,4 +1,5 @@
-// Package gguftest writes small model files for tests: healthy ones, and ones with exactly one defect (specs/gguf.md 5).
+// Package gguftest writes small model files for tests: healthy ones, ones with exactly one defect (specs/gguf.md 5), and
+// the heads of files of any size.
 //
 //	b := gguftest.NewBuilder().
 //		Set("general.architecture", "qwen3moe").
