@@ -2,6 +2,7 @@ package registry
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -11,33 +12,68 @@ import (
 	"strings"
 
 	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/registry/artifact"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
 // Backend is an entry of [Registry.Backends].
 type Backend struct {
 	Name   string `json:"name"`
-	Origin string `json:"origin"` // BuiltIn or the path of the program
+	Origin string `json:"origin"` // BuiltIn, the path of the program, or the reference it was installed from
 	engine.Backend
 }
 
-// Backends returns the built-in backends by name. Others are found by their path only.
-func (r *Registry) Backends() []Backend {
-	var list []Backend
-	for _, name := range slices.Sorted(maps.Keys(r.cfg.Backends)) {
-		list = append(list, Backend{name, BuiltIn, r.cfg.Backends[name]})
+// Backends returns the built-in backends and those of the store, by name.
+func (r *Registry) Backends() ([]Backend, error) {
+	names, err := r.backendNames()
+	if err != nil {
+		return nil, err
 	}
-	return list
+	list := make([]Backend, 0, len(names))
+	for _, name := range names {
+		b, err := r.FindBackend(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	return list, nil
 }
 
-// FindBackend returns the backend that value means: a built-in one by its name, or the path of a program.
+func (r *Registry) backendNames() ([]string, error) {
+	stored, err := r.cfg.Store.Entries(artifact.Backend)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(r.cfg.Backends)), maps.Keys(stored))
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// FindBackend returns the backend that value means: by its name one that is built in, else one of the store, whose program
+// is then checked at each start; or the path of a program.
 func (r *Registry) FindBackend(value string) (Backend, error) {
 	if b, ok := r.cfg.Backends[value]; ok {
 		return Backend{value, BuiltIn, b}, nil
 	}
+	path, sum, entry, err := r.cfg.Store.Program(value)
+	switch {
+	case err == nil:
+		return Backend{value, entry.Source, engine.Backend{Path: path, SHA256: sum}}, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return Backend{}, fmt.Errorf("backend %s: %w", value, err)
+	}
+	return r.program(value)
+}
+
+// program returns the backend whose program is at a path.
+func (r *Registry) program(value string) (Backend, error) {
 	if !IsPath(value) {
-		names := slices.Sorted(maps.Keys(r.cfg.Backends))
-		return Backend{}, fault.Userf("no backend %q; built in: %s; a program is given by its path, such as ./%s",
+		names, err := r.backendNames()
+		if err != nil {
+			return Backend{}, err
+		}
+		return Backend{}, fault.Userf("no backend %q; there are: %s; a program is given by its path, such as ./%s",
 			value, strings.Join(names, ", "), value)
 	}
 	path, err := exec.LookPath(value)

@@ -5,21 +5,18 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/registry/artifact"
+	"github.com/bigmoe/bigmoe/registry/store"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
-
-// maxModuleBytes bounds what is read as a recipe. Those in Go have 2 MiB.
-const maxModuleBytes = 64 << 20
 
 // BuiltIn is the origin of what is part of the program.
 const BuiltIn = "built in"
@@ -30,6 +27,8 @@ type Config struct {
 
 	BuiltIn []string                                   // names of the built-in recipes
 	Lookup  func(name string) (module []byte, ok bool) // the module of a built-in recipe; nil = none
+
+	Store *store.Store // what was installed; nil = nothing
 
 	// Backends are the built-in backends by name.
 	Backends map[string]engine.Backend
@@ -44,18 +43,20 @@ type Registry struct {
 var _ engine.Recipes = (*Registry)(nil)
 
 // New returns a registry. Nothing is read yet.
-func New(cfg Config) *Registry { return &Registry{cfg: cfg, added: map[string]string{}} }
+func New(cfg Config) *Registry {
+	if cfg.Store == nil {
+		cfg.Store = store.New("")
+	}
+	return &Registry{cfg: cfg, added: map[string]string{}}
+}
 
 // Recipe is an entry of [Registry.Recipes].
 type Recipe struct {
 	Name   string `json:"name"`
-	Origin string `json:"origin"` // BuiltIn or the path of the module
+	Origin string `json:"origin"` // BuiltIn, the path of the module, or the reference it was installed from
 	Bytes  int    `json:"bytes"`
 	SHA256 string `json:"sha256"`
 }
-
-// nameRule is what a recipe may be called: it is also what keeps a name from a model file away from the file system.
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // IsPath reports whether a value given for a recipe or backend means a file and not a name.
 func IsPath(value string) bool {
@@ -66,10 +67,10 @@ func IsPath(value string) bool {
 // .wasm.
 func (r *Registry) Add(path string) (name string, err error) {
 	name = strings.TrimSuffix(filepath.Base(path), ".wasm")
-	if !nameRule.MatchString(name) {
+	if !artifact.ValidName(name) {
 		return "", fault.Userf("recipe %s: %q cannot be the name of a recipe", path, name)
 	}
-	if _, err := readModule(os.Open(path)); err != nil {
+	if _, err := artifact.ReadFile(artifact.Recipe, path); err != nil {
 		return "", fmt.Errorf("recipe %s: %w", path, err)
 	}
 	r.added[name] = path
@@ -117,16 +118,15 @@ func (r *Registry) Recipes() ([]Recipe, error) {
 // read returns the module called name from the first place that has it, or an error that is fs.ErrNotExist.
 func (r *Registry) read(name string) (module []byte, origin string, err error) {
 	if path, ok := r.added[name]; ok {
-		module, err := readModule(os.Open(path))
+		module, err := artifact.ReadFile(artifact.Recipe, path)
 		return module, path, err
 	}
-	if !nameRule.MatchString(name) {
+	if !artifact.ValidName(name) {
 		return nil, "", fs.ErrNotExist
 	}
 	for _, dir := range r.cfg.RecipeDirs {
 		path := filepath.Join(dir, name, name+".wasm")
-		if f, err := os.Open(path); !errors.Is(err, fs.ErrNotExist) {
-			module, err := readModule(f, err)
+		if module, err := artifact.ReadFile(artifact.Recipe, path); !errors.Is(err, fs.ErrNotExist) {
 			return module, path, err
 		}
 	}
@@ -135,7 +135,8 @@ func (r *Registry) read(name string) (module []byte, origin string, err error) {
 			return module, BuiltIn, nil
 		}
 	}
-	return nil, "", fs.ErrNotExist
+	module, entry, err := r.cfg.Store.Module(name)
+	return module, entry.Source, err
 }
 
 // names returns the names in all places, sorted.
@@ -148,6 +149,11 @@ func (r *Registry) names() ([]string, error) {
 		}
 		names = append(names, found...)
 	}
+	stored, err := r.cfg.Store.Entries(artifact.Recipe)
+	if err != nil {
+		return nil, err
+	}
+	names = slices.AppendSeq(names, maps.Keys(stored))
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }
@@ -160,7 +166,7 @@ func namesIn(dir string) ([]string, error) {
 	var names []string
 	for _, e := range entries {
 		name := e.Name()
-		if !nameRule.MatchString(name) {
+		if !artifact.ValidName(name) {
 			continue
 		}
 		if info, err := os.Stat(filepath.Join(dir, name, name+".wasm")); err == nil && info.Mode().IsRegular() {
@@ -168,30 +174,6 @@ func namesIn(dir string) ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// readModule reads and closes what an Open returned.
-func readModule(f *os.File, err error) ([]byte, error) {
-	if err != nil {
-		return nil, fault.As(fault.User, err)
-	}
-	defer f.Close()
-	switch info, err := f.Stat(); {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fault.Userf("not a regular file")
-	case info.Size() > maxModuleBytes:
-		return nil, fault.Userf("%d bytes, expected at most %d", info.Size(), maxModuleBytes)
-	}
-	module, err := io.ReadAll(io.LimitReader(f, maxModuleBytes))
-	if err != nil {
-		return nil, err
-	}
-	if !strings.HasPrefix(string(module), "\x00asm") {
-		return nil, fault.Corruptf("not a WebAssembly module")
-	}
-	return module, nil
 }
 
 // shorten quotes a name that may come from a model file.

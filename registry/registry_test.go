@@ -142,7 +142,9 @@ func TestFolderMissing(t *testing.T) {
 func TestBackends(t *testing.T) {
 	cpu := engine.Backend{Path: "/usr/bin/bigmoe", Args: []string{"backend-child"}}
 	r := registry.New(registry.Config{Backends: map[string]engine.Backend{"cpu": cpu}})
-	require.Equal(t, []registry.Backend{{Name: "cpu", Origin: registry.BuiltIn, Backend: cpu}}, r.Backends())
+	list, err := r.Backends()
+	require.NoError(t, err)
+	require.Equal(t, []registry.Backend{{Name: "cpu", Origin: registry.BuiltIn, Backend: cpu}}, list)
 
 	got, err := r.FindBackend("cpu")
 	require.NoError(t, err)
@@ -157,7 +159,7 @@ func TestBackends(t *testing.T) {
 	plain := write(t, filepath.Join(dir, "plain"), "text")
 	require.NoError(t, os.Chmod(plain, 0o644))
 	for value, say := range map[string]string{
-		"gpu":                        `no backend "gpu"; built in: cpu; a program is given by its path, such as ./gpu`,
+		"gpu":                        `no backend "gpu"; there are: cpu; a program is given by its path, such as ./gpu`,
 		filepath.Join(dir, "absent"): "no such file",
 		plain:                        "permission denied",
 		dir + "/":                    "is a directory",

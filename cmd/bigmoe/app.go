@@ -176,7 +176,7 @@ func envName(flag string) string {
 
 // fromEnvironment sets the flags that the command line left alone.
 func (a *app) fromEnvironment(cmd *cobra.Command, args []string) error {
-	given := map[string]bool{"help": true}
+	given := map[string]bool{"help": true, flagYes: true}
 	if len(args) > 0 { // the prompt, if the verb takes one
 		given["prompt"], given["file"] = true, true
 	}

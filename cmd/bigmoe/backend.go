@@ -18,25 +18,28 @@ import (
 func (a *app) backendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "backend",
-		Short:   "List compute backends",
+		Short:   "List, add and publish compute backends",
 		Example: `  bigmoe backend list`,
 		Long: `A backend is a program that does the arithmetic of a model in a process of its own. The CPU backend is built in;
 --backend PATH of the verb run takes another.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	var f storeFlags
 	var asJSON, verbose bool
 	list := &cobra.Command{
 		Use:     "list [flags] [PATH...]",
-		Short:   "Start the built-in backends, and those at PATH, and ask what they can do",
+		Short:   "Start the built-in backends, added ones and those at PATH, and ask what they can do",
 		Example: `  bigmoe backend list bin/bigmoe-compute-cpu`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.backendList(cmd.Context(), args, asJSON, verbose)
+			return a.backendList(cmd.Context(), &f, args, asJSON, verbose)
 		},
 	}
+	f.add(list.Flags())
 	list.Flags().BoolVar(&asJSON, "json", false, "a JSON list")
 	list.Flags().BoolVarP(&verbose, "verbose", "v", false, "log what the backends do to standard error")
 	cmd.AddCommand(list)
+	cmd.AddCommand(a.backendStoreCommands()...)
 	return cmd
 }
 
@@ -49,12 +52,15 @@ type backendOutput struct {
 	Types   []string `json:"types"`
 }
 
-func (a *app) backendList(ctx context.Context, paths []string, asJSON, verbose bool) error {
-	r, _, err := (&modelFlags{}).registry()
+func (a *app) backendList(ctx context.Context, f *storeFlags, paths []string, asJSON, verbose bool) error {
+	r, _, err := (&modelFlags{storeFlags: *f}).registry()
 	if err != nil {
 		return err
 	}
-	backends := r.Backends()
+	backends, err := r.Backends()
+	if err != nil {
+		return err
+	}
 	for _, path := range paths {
 		b, err := r.FindBackend(path)
 		if err != nil {
@@ -91,7 +97,7 @@ func (a *app) describeBackend(ctx context.Context, b registry.Backend, verbose b
 		return nil, err
 	}
 	defer mem.Close()
-	p, err := backend.Start(ctx, backend.Options{Path: b.Path, Args: b.Args, Log: a.logger(verbose, !verbose), Memory: mem})
+	p, err := backend.Start(ctx, backend.Options{Path: b.Path, Args: b.Args, SHA256: b.SHA256, Log: a.logger(verbose, !verbose), Memory: mem})
 	if err != nil {
 		return nil, err
 	}

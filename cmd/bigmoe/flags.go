@@ -17,6 +17,14 @@ type modelFlags struct {
 	model   string
 	recipe  string
 	recipes string
+	storeFlags
+}
+
+// storeFlags say where what was added is.
+type storeFlags struct{ store string }
+
+func (f *storeFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.store, "store", "", "`FOLDER` of recipes and backends that were added; default: bigmoe in the user's data folder")
 }
 
 func (f *modelFlags) add(fs *pflag.FlagSet) {
@@ -27,6 +35,7 @@ func (f *modelFlags) add(fs *pflag.FlagSet) {
 func (f *modelFlags) addRecipe(fs *pflag.FlagSet) {
 	fs.StringVar(&f.recipe, "recipe", "", "`NAME` of a recipe, or path of a .wasm file; default: the one for the model's architecture")
 	fs.StringVar(&f.recipes, "recipes", "", "`FOLDERS` with more recipes (NAME/NAME.wasm), separated by "+string(filepath.ListSeparator))
+	f.storeFlags.add(fs)
 }
 
 // engineFlags say how to run it.
@@ -54,7 +63,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	f.policy = choice{"forecast", []string{"forecast", "frequency", "lru"}}
 	f.prefetch = choice{"auto", []string{"auto", "router", "off"}}
 	f.kv = choice{kv, []string{"f16", "f32"}}
-	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: built-in cpu, or `PATH` of a program")
+	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: built-in cpu, the `NAME` of an added one, or the path of a program")
 	fs.Var(&f.memory, "mem", "memory for both processes, such as 6G; default: what the machine leaves")
 	fs.Var(&f.cache, "cache", "expert cache within it, such as 4000M; default: what --mem leaves")
 	fs.IntVar(&f.context, "ctx", 0, "`TOKENS` of context; default: 4096, or less if the model was trained for less")

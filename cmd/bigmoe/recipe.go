@@ -17,7 +17,7 @@ import (
 func (a *app) recipeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "recipe",
-		Short:   "List recipes, or show the plan that one makes",
+		Short:   "List, add and publish recipes, or show the plan that one makes",
 		Example: `  bigmoe recipe plan model.gguf`,
 		Long: `A recipe is a WebAssembly module that knows one architecture: it looks at the metadata of a model file and answers with a
 plan, which says what stays in memory, what is streamed and what is computed.`,
@@ -25,6 +25,7 @@ plan, which says what stays in memory, what is streamed and what is computed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.recipeListCommand(), a.recipePlanCommand())
+	cmd.AddCommand(a.recipeStoreCommands()...)
 	return cmd
 }
 
@@ -35,7 +36,7 @@ func (a *app) recipeListCommand() *cobra.Command {
 		Use:     "list [flags]",
 		Short:   "List the recipes that can be found",
 		Example: `  bigmoe recipe list --recipes ~/recipes`,
-		Long:    `Recipes in folders come before built-in ones of the same name.`,
+		Long:    `Recipes in folders come before built-in ones of the same name, and those before added ones.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.recipeList(&f, asJSON) },
 	}

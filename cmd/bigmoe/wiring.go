@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/rs/zerolog"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/recipes"
 	"github.com/bigmoe/bigmoe/registry"
+	"github.com/bigmoe/bigmoe/registry/store"
 	"github.com/bigmoe/bigmoe/sdk/compute"
 )
 
@@ -23,6 +25,27 @@ func cacheDir() string {
 		return ""
 	}
 	return filepath.Join(dir, "bigmoe")
+}
+
+// dataDir is where bigmoe keeps what it cannot make again, or "" if the machine has no such place.
+func dataDir() string {
+	base := os.Getenv("XDG_DATA_HOME") // must be absolute to count
+	if !filepath.IsAbs(base) {
+		var err error
+		if base, err = userDataDir(); err != nil {
+			return ""
+		}
+	}
+	return filepath.Join(base, "bigmoe")
+}
+
+func userDataDir() (string, error) {
+	switch runtime.GOOS {
+	case "windows", "darwin", "ios":
+		return os.UserConfigDir() // holds data too
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "share"), err
 }
 
 // modelPath returns the model to open: the one given, or the demo. remove takes away what was made for it.
@@ -40,7 +63,7 @@ func (f *modelFlags) registry() (r *registry.Registry, name string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	cfg := registry.Config{BuiltIn: recipes.Names(), Lookup: recipes.Lookup,
+	cfg := registry.Config{BuiltIn: recipes.Names(), Lookup: recipes.Lookup, Store: store.New(cmp.Or(f.store, dataDir())),
 		Backends: map[string]engine.Backend{"cpu": {Path: self, Args: []string{computeVerb}}}}
 	for _, dir := range filepath.SplitList(f.recipes) {
 		if dir != "" {

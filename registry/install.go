@@ -1,0 +1,177 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/bigmoe/bigmoe/registry/artifact"
+	"github.com/bigmoe/bigmoe/registry/cosign"
+	"github.com/bigmoe/bigmoe/registry/store"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+// Request asks for something to be installed.
+type Request struct {
+	Kind artifact.Kind
+	Ref  string // see [artifact.Parse]
+	Name string // what it will be called here; "" = what its publisher calls it
+
+	Key    *cosign.Key // it must be signed with; nil = with the key it was last installed with, if any
+	Update bool        // take another digest than the pinned one
+
+	// Consent decides about native code: an error declines, and so does its absence. It is not asked about a digest that
+	// is pinned already.
+	Consent func(Offer) error
+
+	Access  artifact.Config
+	Timeout time.Duration // for what comes before the consent, and again for the transfer after it; 0 = none
+}
+
+// Offer is what is about to be installed.
+type Offer struct {
+	Name   string
+	Entry  store.Entry
+	File   digest.Digest // of the module or program
+	Bytes  int64         // its size
+	Pinned bool          // the same digest is installed already
+}
+
+// Install puts a recipe or backend into the store and pins its digest. The lock file is the last thing written.
+func (r *Registry) Install(ctx context.Context, req Request) (Offer, error) {
+	ref, err := artifact.Parse(req.Ref)
+	if err != nil {
+		return Offer{}, err
+	}
+	offer, err := r.install(ctx, req, ref)
+	if err != nil {
+		return Offer{}, fmt.Errorf("%s %s: %w", req.Kind, ref, err)
+	}
+	return offer, nil
+}
+
+func (r *Registry) install(ctx context.Context, req Request, ref artifact.Ref) (Offer, error) {
+	limited, cancel := limit(ctx, req.Timeout)
+	defer cancel()
+	src, err := artifact.Connect(limited, ref, req.Kind, store.Platform, req.Access)
+	if err != nil {
+		return Offer{}, cause(limited, err)
+	}
+	defer src.Close()
+	a, err := artifact.Open(limited, src, src.Root, req.Kind, store.Platform)
+	if err != nil {
+		return Offer{}, cause(limited, err)
+	}
+	offer := Offer{File: a.File.Digest, Bytes: a.File.Size, Entry: store.Entry{Source: ref.String(), Digest: src.Root.Digest, Key: req.Key}}
+	if offer.Name, err = r.freeName(req, a); err != nil {
+		return Offer{}, err
+	}
+	if err := r.compare(req, &offer); err != nil {
+		return Offer{}, err
+	}
+	if key := offer.Entry.Key; key != nil {
+		signatures, err := src.Signatures(limited)
+		if err != nil {
+			return Offer{}, cause(limited, err)
+		}
+		signature, err := key.Find(src.Root.Digest.String(), signatures)
+		if err != nil {
+			return Offer{}, err
+		}
+		offer.Entry.Signature = &signature
+	}
+	cancel()
+	if req.Kind == artifact.Backend && !offer.Pinned {
+		if req.Consent == nil {
+			return Offer{}, fault.Userf("native code needs consent")
+		}
+		if err := req.Consent(offer); err != nil {
+			return Offer{}, err
+		}
+	}
+	limited, cancel = limit(ctx, req.Timeout)
+	defer cancel()
+	file, err := artifact.Read(limited, src, a.File, req.Kind.MaxBytes())
+	if err != nil {
+		return Offer{}, cause(limited, err)
+	}
+	if err := artifact.CheckFile(req.Kind, file); err != nil {
+		return Offer{}, err
+	}
+	return offer, r.cfg.Store.Put(ctx, req.Kind, offer.Name, offer.Entry, a, file, req.Update)
+}
+
+// freeName returns the name to install under. It is never one that is built in: that would do nothing or, worse, hide what
+// people count on.
+func (r *Registry) freeName(req Request, a *artifact.Artifact) (string, error) {
+	name := req.Name
+	if name == "" {
+		name = a.Name
+	}
+	if !artifact.ValidName(name) {
+		if req.Name == "" {
+			return "", fault.Unsupportedf("its title %q cannot be the name of a %s: give one with --name", a.Title, req.Kind)
+		}
+		return "", fault.Userf("%q cannot be the name of a %s", name, req.Kind)
+	}
+	builtIn := false
+	switch req.Kind {
+	case artifact.Backend:
+		_, builtIn = r.cfg.Backends[name]
+	case artifact.Recipe:
+		builtIn = r.cfg.Lookup != nil
+		if builtIn {
+			_, builtIn = r.cfg.Lookup(name)
+		}
+	}
+	if builtIn {
+		return "", fault.Userf("%s is built in, and built-in ones come first: give another name with --name", name)
+	}
+	return name, nil
+}
+
+// compare holds an offer against what is installed under its name.
+func (r *Registry) compare(req Request, offer *Offer) error {
+	entries, err := r.cfg.Store.Entries(req.Kind)
+	if err != nil {
+		return err
+	}
+	old, ok := entries[offer.Name]
+	if !ok {
+		return nil
+	}
+	if offer.Entry.Key == nil {
+		offer.Entry.Key = old.Key
+	}
+	offer.Pinned = old.Digest == offer.Entry.Digest
+	return old.Replace(req.Kind, offer.Name, offer.Entry, req.Update)
+}
+
+// Uninstall removes a recipe or backend from the store.
+func (r *Registry) Uninstall(ctx context.Context, kind artifact.Kind, name string) error {
+	return r.cfg.Store.Remove(ctx, kind, name)
+}
+
+// Verify reads everything in the store and compares it with the digests in the lock file.
+func (r *Registry) Verify(kind artifact.Kind) ([]store.Finding, error) {
+	return r.cfg.Store.Verify(kind)
+}
+
+// limit returns a context that ends after d.
+func limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("it took longer than %v (--timeout)", d))
+}
+
+// cause returns why the context ended if that is why err came about.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return context.Cause(ctx)
+	}
+	return err
+}
