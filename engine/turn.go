@@ -12,10 +12,9 @@ import (
 
 // How long an orderly end is waited for. Only a read that hangs takes longer, for example on a network drive that is gone:
 // nothing can interrupt it.
-const (
-	patience      = 500 * time.Millisecond // of a caller whose context ended
-	closePatience = 5 * time.Second
-)
+const patience = 500 * time.Millisecond // of a caller whose context ended
+
+var closePatience = 5 * time.Second // of Close
 
 var errClosed = fault.Userf("the engine is closed")
 
