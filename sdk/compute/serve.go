@@ -44,6 +44,9 @@ func Serve(b Backend) {
 		// A pipe, because the parent-death signal of Linux is tied to a thread of the parent, which Go may end.
 		go func() {
 			_, _ = os.NewFile(LifelineFD, "lifeline").Read(make([]byte, 1))
+			if dir := os.Getenv(plugin.EnvUnixSocketDir); dir != "" { // the engine may not have come to removing it
+				_ = os.RemoveAll(dir)
+			}
 			os.Exit(1)
 		}()
 	}
@@ -262,7 +265,13 @@ func (r *runner) ask(msg *mailbox.Message) (Wave, error) {
 	case reply.Text != "":
 		return Wave{}, Fault(reply.Fault, reply.Text)
 	}
-	return Wave{Slots: r.region.Slots(r.layout.Wave, int(reply.Slots)), More: reply.More}, nil
+	w := Wave{Slots: r.region.Slots(r.layout.Wave, int(reply.Slots)), More: reply.More}
+	for i := range w.Slots {
+		if uint64(w.Slots[i].Ready) >= r.layout.Slots {
+			return Wave{}, fault.Bugf("expert %d: readiness word %d of %d", w.Slots[i].Expert, w.Slots[i].Ready, r.layout.Slots)
+		}
+	}
+	return w, nil
 }
 
 // text is never empty: an empty text means no error.

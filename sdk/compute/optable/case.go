@@ -60,7 +60,7 @@ func Cases() []*Case {
 	for _, c := range slices.Concat(basicCases(), hybridCases(), deepseek4Cases(), latentCases()) {
 		list = append(list, &c)
 	}
-	return append(list, Windowed(5))
+	return append(list, Windowed(5), LongCache(), Layer())
 }
 
 // Named returns the case of Cases with that name.
