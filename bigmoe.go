@@ -29,8 +29,8 @@ import (
 	"github.com/bigmoe/bigmoe/registry"
 )
 
-// Open is [engine.Open]. Where cfg says neither, recipes are the built-in ones and the backend is the processor, with the fastest
-// kernels that it can run.
+// Open is [engine.Open]. Where cfg says neither, recipes are the built-in ones and the backend is the processor, with
+// the fastest kernels that it can run.
 func Open(ctx context.Context, cfg engine.Config) (*engine.Engine, error) {
 	if cfg.Backend.Path == "" && cfg.Backend.InProcess == nil {
 		b, err := cpu.New(cpu.Options{})

@@ -13,8 +13,8 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
-// Config says what to open and what it may take. Model, Recipes and Backend are needed (package bigmoe fills in the last two);
-// the zero value of every other field is the usual choice.
+// Config says what to open and what it may take. Model, Recipes and Backend are needed (package bigmoe fills in the
+// last two); the zero value of every other field is the usual choice.
 type Config struct {
 	Model   string  // path of a GGUF file, or of any shard of a set
 	Recipe  string  // name of the recipe; "" = the one for the file's architecture
@@ -77,8 +77,8 @@ type Recipe struct {
 	Module []byte // WebAssembly
 }
 
-// Backend says which compute backend to use: a program, which is started as a child process and whose crash ends a request and
-// nothing else, or one in this process. Exactly one of Path and InProcess is set.
+// Backend says which compute backend to use: a program, which is started as a child process and whose crash ends a
+// request and nothing else, or one in this process. Exactly one of Path and InProcess is set.
 type Backend struct {
 	Path      string          // the program
 	Args      []string        // its arguments

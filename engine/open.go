@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 
 	"github.com/bigmoe/bigmoe/engine/gguf"
 	"github.com/bigmoe/bigmoe/engine/model"
@@ -32,26 +33,51 @@ func Inspect(ctx context.Context, cfg Config) (*Opened, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	return inspect(ctx, &cfg)
+	o, err := try(ctx, new(sync.WaitGroup), func() (*Opened, error) { return inspect(ctx, &cfg) }, func(o *Opened, err error) {
+		if err == nil {
+			_ = o.Close() // nobody is there to be told
+		}
+	})
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return o, err
 }
 
-func inspect(ctx context.Context, cfg *Config) (_ *Opened, err error) {
+// Plan is [Inspect] without the tokenizer, which stays nil: what the authors of recipes want to see does not depend on it.
+func Plan(ctx context.Context, cfg Config) (*Opened, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	return understand(ctx, &cfg)
+}
+
+func understand(ctx context.Context, cfg *Config) (*Opened, error) {
 	f, err := gguf.Open(cfg.Model)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close())
-		}
-	}()
 	for _, w := range f.Warnings() {
 		cfg.Log.Warn().Msg(w)
 	}
 	o := &Opened{File: f}
 	if o.Plan, o.Model, err = makePlan(ctx, cfg, f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return o, nil
+}
+
+func inspect(ctx context.Context, cfg *Config) (_ *Opened, err error) {
+	o, err := understand(ctx, cfg)
+	if err != nil {
 		return nil, err
 	}
+	f := o.File
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
 	if o.Tokenizer, err = token.New(f); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Path(), err)
 	}

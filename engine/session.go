@@ -18,10 +18,10 @@ import (
 // Session is one text. It remembers which tokens the backend's states hold, so that a request which continues the
 // text evaluates only what is new. It needs no closing.
 //
-// Generate and Score may be called from several goroutines, and take turns with those of all other sessions of the engine. Both
-// return soon after their context ends, with its error, also while they wait for their turn or for a read that hangs; the next
-// call works, and evaluates the text afresh. Functions given to them are called from the calling goroutine; they must not
-// call Generate, Score or Close, which would wait for themselves.
+// Generate and Score may be called from several goroutines, and take turns with those of all other sessions of the
+// engine. Both return soon after their context ends, with its error, also while they wait for their turn or for a read
+// that hangs; the next call works, and evaluates the text afresh. Functions given to them are called from the calling
+// goroutine; they must not call Generate, Score or Close, which would wait for themselves.
 type Session struct {
 	e       *Engine
 	tokens  []int32 // evaluated: the states cover exactly these
@@ -97,10 +97,10 @@ func (c Cost) HitRate() float64 {
 	return float64(c.Hits) / float64(c.Requested)
 }
 
-// Generate evaluates the prompt and writes tokens until the text ends, calling emit, unless it is nil, for each. When ctx
-// ends or emit fails, Generate returns that error together with what there is so far, or nil if that is nothing. A request that
-// cannot be meant is refused as [fault.User]: no prompt, one that fills the context, ids outside the vocabulary,
-// impossible sampling.
+// Generate evaluates the prompt and writes tokens until the text ends, calling emit, unless it is nil, for each. When
+// ctx ends or emit fails, Generate returns that error together with what there is so far, or nil if that is nothing. A
+// request that cannot be meant is refused as [fault.User]: no prompt, one that fills the context, ids outside the
+// vocabulary, impossible sampling.
 func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) error) (res *Result, err error) {
 	err = s.e.turns.take(ctx, func(ctx context.Context) error {
 		res, err = s.generate(ctx, req, emit)
@@ -206,8 +206,8 @@ func (e *Engine) checkTokens(ids []int32) error {
 	return nil
 }
 
-// suppress bans the tokens that the model's file says must never be sampled (specs/gemma4.md section 1), unless the request has
-// an opinion of its own about them. Logits that Score shows are not touched.
+// suppress bans the tokens that the model's file says must never be sampled (specs/gemma4.md section 1), unless the
+// request has an opinion of its own about them. Logits that Score shows are not touched.
 func (e *Engine) suppress(p sample.Params) sample.Params {
 	if reflect.ValueOf(p).IsZero() {
 		p = sample.Default()
@@ -224,10 +224,10 @@ func (e *Engine) suppress(p sample.Params) sample.Params {
 	return p
 }
 
-// Score evaluates tokens after the text so far and calls visit with the position and logits of each: one logit per token of
-// the vocabulary, for what comes next. Batches have at most batch tokens (0 = any number) and no more than Config.LogitRows,
-// which a program that scores much text sets to some hundreds. The slice given to visit is only valid during the call. A
-// new session scores a text from its beginning.
+// Score evaluates tokens after the text so far and calls visit with the position and logits of each: one logit per
+// token of the vocabulary, for what comes next. Batches have at most batch tokens (0 = any number) and no more than
+// Config.LogitRows, which a program that scores much text sets to some hundreds. The slice given to visit is only valid
+// during the call. A new session scores a text from its beginning.
 func (s *Session) Score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
 	return s.e.turns.take(ctx, func(ctx context.Context) error { return s.score(ctx, tokens, batch, visit) })
 }

@@ -114,8 +114,8 @@ func (g *gate) shut() {
 // Close ends the calls under way, which return an error, then the backend, and gives the memory back. Later calls fail, and
 // Close does nothing more. It must not be called from a function that the engine calls.
 //
-// It waits for reads that have begun, up to five seconds; if one hangs for longer, the error says so and the rest is given back
-// when it ends.
+// It waits for reads that have begun, up to five seconds; if one hangs for longer, the error says so and the rest is
+// given back when it ends.
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		done := make(chan error, 1)
