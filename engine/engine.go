@@ -196,19 +196,19 @@ func (e *Engine) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := loadDense(ctx, &e.cfg, e.Model, e.memory.Bytes(), offsets, e.loaded); err != nil {
-		return err
-	}
-	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
-		return err
-	}
-	e.rows = &rowReader{model: e.Model, files: e.rowFiles}
 	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave}
 	if len(e.Model.Banks) > 0 {
 		if e.router.store, err = expert.Open(*store); err != nil {
 			return fmt.Errorf("%s: %w", e.File.Path(), err)
 		}
 	}
+	if err := loadDense(ctx, &e.cfg, e.Model, e.memory, offsets, e.loaded); err != nil {
+		return err
+	}
+	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
+		return err
+	}
+	e.rows = &rowReader{model: e.Model, files: e.rowFiles}
 	e.sequence, err = e.device.Load(ctx, e.bound, e.layout)
 	return err
 }
@@ -349,6 +349,9 @@ func (e *Engine) lay() (*expert.Config, []uint64, error) {
 		Policy: pol, Readers: e.cfg.Readers, Mode: e.cfg.IO,
 		Wake:    wake,
 		Discard: func(off uint64, n int64) error { return e.memory.Discard(off, uint64(n)) },
+	}
+	if e.memory.Huge() {
+		cfg.Back = func(off uint64, n int64) { e.memory.Back(off, uint64(n)) }
 	}
 	if arena.Slots > 0 {
 		cfg.Ready = unsafe.Slice((*uint32)(unsafe.Pointer(&region[e.layout.Ready])), arena.Slots)

@@ -11,6 +11,7 @@ import (
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/engine/model"
 	"github.com/bigmoe/bigmoe/engine/vfs"
+	"github.com/bigmoe/bigmoe/sdk/compute/memory"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -21,12 +22,14 @@ const (
 
 // loadDense copies the resident weights into the region: offsets[i] is where weight i goes. Reads are direct where
 // that works, so that a model does not push everything else out of the page cache on its way in.
-func loadDense(ctx context.Context, cfg *Config, m *model.Model, region []byte, offsets []uint64, progress func(done, total int64)) error {
+func loadDense(ctx context.Context, cfg *Config, m *model.Model, mem *memory.Memory, offsets []uint64, progress func(done, total int64)) error {
 	type job struct {
-		rng    model.Range
-		from   int64 // within the range
-		target []byte
+		rng   model.Range
+		from  int64  // within the range
+		at    uint64 // where in the region it goes
+		bytes int64
 	}
+	region := mem.Bytes()
 	var jobs []job
 	var total int64
 	for i := range m.Weights {
@@ -38,7 +41,7 @@ func loadDense(ctx context.Context, cfg *Config, m *model.Model, region []byte, 
 		for _, rng := range w.Ranges {
 			for from := int64(0); from < rng.Bytes; from += loadChunkBytes {
 				n := min(loadChunkBytes, rng.Bytes-from)
-				jobs = append(jobs, job{rng, from, region[at : at+uint64(n)]})
+				jobs = append(jobs, job{rng, from, at, n})
 				at += uint64(n)
 				total += n
 			}
@@ -65,12 +68,13 @@ func loadDense(ctx context.Context, cfg *Config, m *model.Model, region []byte, 
 				}
 				j := &jobs[i]
 				src, off := files[j.rng.Shard], j.rng.Offset+j.from
-				if _, err := src.Read(off, int64(len(j.target)), buf); err != nil {
+				if _, err := src.Read(off, j.bytes, buf); err != nil {
 					cancel(readError(j.rng, src, off, err))
 					return
 				}
-				copy(j.target, buf[off%vfs.Align:])
-				done.Add(int64(len(j.target)))
+				mem.Back(j.at, uint64(j.bytes))
+				copy(region[j.at:][:j.bytes], buf[off%vfs.Align:])
+				done.Add(j.bytes)
 				select {
 				case landed <- struct{}{}:
 				default:

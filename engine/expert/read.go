@@ -43,6 +43,9 @@ func (s *Store) unqueue(n int32) {
 		s.slots[sl.next].prev = sl.prev
 	}
 	sl.queued = false
+	if sl.prio == warm {
+		s.thawed.Signal()
+	}
 }
 
 // wakeReaders wakes as many readers as there may be new parts for.
@@ -69,14 +72,17 @@ func (s *Store) reader() {
 	}
 }
 
-// next returns the slot whose part is to be read next.
+// next returns the slot whose part is to be read next. While batches are held, warming makes do with a drive that has nothing else to do.
 func (s *Store) next() int32 {
-	for p := len(s.queues) - 1; p >= 0; p-- {
+	for p := demand; p > warm; p-- {
 		if n := s.queues[p].head; n != none {
 			return n
 		}
 	}
-	return none
+	if s.held > 0 && s.running > 0 {
+		return none
+	}
+	return s.queues[warm].head
 }
 
 // readNext reads the next part of slot n. It is called with mu, and lets go of it while it reads.
@@ -97,7 +103,11 @@ func (s *Store) readNext(n int32) {
 	s.mu.Unlock()
 
 	bytes := bk.Parts[part].Bytes
-	region := s.cfg.Arena[base+bk.partOff[part]:][:vfs.RegionBytes(bytes)]
+	off := base + bk.partOff[part]
+	region := s.cfg.Arena[off:][:vfs.RegionBytes(bytes)]
+	if s.cfg.Back != nil {
+		s.cfg.Back(s.cfg.ArenaBase+uint64(off), int64(len(region)))
+	}
 	at := bk.Parts[part].at(expert)
 	start := time.Now()
 	tally, err := s.files[at.File].Read(at.Offset, bytes, region)

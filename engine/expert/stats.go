@@ -25,17 +25,18 @@ type Stats struct {
 	Prefetched Counts // experts that Prefetch queued
 	Used       Counts // prefetched experts that a batch then asked for
 	Dropped    Counts // prefetches refused for lack of room
+	Warmed     Counts // experts that Warm queued
 	Cancelled  Counts // prefetched experts whose reads were taken back before the first one started
 
-	ReadBytes     [3]int64      // payload read, by Priority when the read started
-	SyscallBytes  int64         // all bytes that reads returned, whole blocks and repeated ones included
-	Reads         int64         // expert parts read, failed ones included
-	Retries       int64         // system calls beyond the first, per part
-	Fallbacks     int64         // parts that a direct read refused and a buffered one gave
-	ReadTime      time.Duration // sum over reads; divide by Reads for the mean
-	InFlightPeak  int           // most reads under way at once
-	Discards      int64         // slots whose memory was given back
-	DiscardErrors int64         // of those, how many the system refused
+	ReadBytes     [priorities]int64 // payload read, by Priority when the read started
+	SyscallBytes  int64             // all bytes that reads returned, whole blocks and repeated ones included
+	Reads         int64             // expert parts read, failed ones included
+	Retries       int64             // system calls beyond the first, per part
+	Fallbacks     int64             // parts that a direct read refused and a buffered one gave
+	ReadTime      time.Duration     // sum over reads; divide by Reads for the mean
+	InFlightPeak  int               // most reads under way at once
+	Discards      int64             // slots whose memory was given back
+	DiscardErrors int64             // of those, how many the system refused
 
 	// State now, which ResetStats does not touch.
 	ResidentBytes int64  // payload of all experts resident or on the way

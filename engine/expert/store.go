@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -27,9 +28,11 @@ func Generation(word uint32) uint32 { return word >> 8 }
 type Priority uint8
 
 const (
-	Guess     Priority = iota // may never be used
+	warm      Priority = iota // see Warm
+	Guess                     // may never be used
 	Committed                 // will be used
 	demand
+	priorities
 )
 
 // IOMode says how to read.
@@ -68,6 +71,8 @@ type Config struct {
 
 	// Wake is called, without locks held, after bits of a readiness word were set. nil: nobody sleeps on words.
 	Wake func(word *uint32)
+	// Back is called, without locks held, before a range of the region is read into: it may prepare the memory. nil: it comes with use.
+	Back func(off uint64, n int64)
 	// Discard gives the physical memory of a region range back; it reads as anything afterwards. nil: memory is never given
 	// back, and can grow to Layout.ArenaBytes.
 	Discard func(off uint64, n int64) error
@@ -96,18 +101,18 @@ type Batch struct {
 
 // Store is the expert cache. See the package comment.
 type Store struct {
-	cfg         Config
-	layout      Layout
-	banks       []bank
-	byLayer     []int32 // layer → index in banks, -1: none
-	files       []*vfs.Source
-	mode        string
-	modeReason  string
-	readersDone sync.WaitGroup
+	cfg        Config
+	layout     Layout
+	banks      []bank
+	byLayer    []int32 // layer → index in banks, -1: none
+	files      []*vfs.Source
+	mode       string
+	modeReason string
+	background sync.WaitGroup
 
 	// admission serialises the calls that allocate slots, so that memory can be given back without mu. Taken before mu.
 	admission sync.Mutex
-	evicted   []int32 // scratch of Prefetch
+	evicted   []int32 // scratch of Prefetch and Warm
 	discards  []int32 // slots taken off their class, to be discarded before the next read is queued
 
 	mu          sync.Mutex
@@ -120,8 +125,11 @@ type Store struct {
 	slots       []slot
 	classes     []class
 	backedBytes int64
-	queues      [3]queue // by Priority
-	running     int      // reads under way
+	queues      [priorities]queue
+	held        int       // batches
+	cold        []int32   // keys to be warmed
+	thawed      sync.Cond // there are keys to be warmed and none is queued, or the store closed
+	running     int       // reads under way
 	stats       Stats
 }
 
@@ -137,8 +145,9 @@ type bank struct {
 // class is the free slots of a size class, as stacks.
 type class struct {
 	Class
-	free []int32 // with physical memory
-	bare []int32 // without
+	experts int     // of all its banks
+	free    []int32 // with physical memory
+	bare    []int32 // without
 }
 
 // slot is the state of a slot and of the expert in it.
@@ -181,7 +190,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, layout: layout}
-	s.work.L, s.landed.L = &s.mu, &s.mu
+	s.work.L, s.landed.L, s.thawed.L = &s.mu, &s.mu, &s.mu
 	if err := s.addBanks(); err != nil {
 		return nil, err
 	}
@@ -193,7 +202,11 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s.addSlots()
 	for range cfg.Readers {
-		s.readersDone.Go(s.reader)
+		s.background.Go(s.reader)
+	}
+	s.background.Go(s.warmer)
+	if cfg.Back != nil {
+		s.background.Go(s.backAhead)
 	}
 	return s, nil
 }
@@ -264,6 +277,11 @@ func (s *Store) addSlots() {
 			s.slots[n].class = int32(i)
 			d.bare = append(d.bare, int32(n))
 		}
+		for j := range s.banks {
+			if s.banks[j].class == i {
+				d.experts += s.banks[j].Experts
+			}
+		}
 		s.classes = append(s.classes, d)
 	}
 	for i := range s.queues {
@@ -311,6 +329,9 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 		return err
 	}
 	b.Layer = layer
+	if len(b.wave.Keys) > 0 {
+		s.held++
+	}
 	b.held, b.Slots = b.held[:0], b.Slots[:0]
 	for _, k := range b.wave.Evicted {
 		s.free(k)
@@ -428,8 +449,15 @@ func (s *Store) Release(b *Batch) {
 		s.slots[n].pins--
 		s.unhold(n)
 	}
+	if len(b.held) > 0 {
+		s.held--
+	}
+	warming := s.held == 0 && s.queues[warm].head != none
 	s.mu.Unlock()
 	s.landed.Broadcast()
+	if warming {
+		s.work.Broadcast()
+	}
 	b.held, b.Slots = b.held[:0], b.Slots[:0]
 }
 
@@ -641,10 +669,11 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.work.Broadcast()
 	s.landed.Broadcast()
+	s.thawed.Signal()
 	for _, w := range words {
 		s.wake(w)
 	}
-	s.readersDone.Wait()
+	s.background.Wait()
 	return s.closeFiles()
 }
 
@@ -653,6 +682,12 @@ func (s *Store) bankOf(layer int) (int32, error) {
 		return 0, fault.Bugf("layer %d has no experts", layer)
 	}
 	return s.byLayer[layer], nil
+}
+
+// bankOfKey returns the bank that key belongs to.
+func (s *Store) bankOfKey(key int32) int32 {
+	i := sort.Search(len(s.banks), func(i int) bool { return s.banks[i].firstKey > key })
+	return int32(i - 1)
 }
 
 func (s *Store) bytesOf(key int32) int64 { return s.banks[s.slots[s.slotOf[key]].bank].bytes }
@@ -669,14 +704,15 @@ func (s *Store) unstarted(n int32) bool {
 // alloc gives key a free slot and starts a new generation of its readiness word. The ledger has made the room.
 func (s *Store) alloc(key, bank, expert int32) int32 {
 	c := &s.classes[s.banks[bank].class]
-	stack := &c.free
-	if len(*stack) == 0 {
-		stack = &c.bare
+	var n int32
+	if last := len(c.free) - 1; last >= 0 {
+		n, c.free = c.free[last], c.free[:last]
+	} else {
+		last = len(c.bare) - 1
+		n, c.bare = c.bare[last], c.bare[:last]
 		s.backedBytes += c.SlotBytes
 		s.makePhysicalRoom()
 	}
-	n := (*stack)[len(*stack)-1]
-	*stack = (*stack)[:len(*stack)-1]
 	old := &s.slots[n]
 	s.slots[n] = slot{key: key, bank: bank, expert: expert, class: old.class, gen: (old.gen + 1) & 0xffffff}
 	s.slotOf[key] = n

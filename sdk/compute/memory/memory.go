@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"math"
 	"os"
-
-	mmap "github.com/edsrzf/mmap-go"
 )
 
 // Memory is one mapped region.
 type Memory struct {
 	file  *os.File
-	bytes mmap.MMap
+	bytes []byte
+	huge  hugePages
 }
 
 // New returns a region that has no size yet: its file can be handed to a child before anybody knows how large it must
@@ -34,10 +33,13 @@ func (m *Memory) Size(bytes uint64) error {
 		err = seal(m.file)
 	}
 	if err == nil {
-		m.bytes, err = mmap.MapRegion(m.file, int(bytes), mmap.RDWR, 0, 0)
+		m.bytes, err = mapFile(m.file, int(bytes))
 	}
 	if err != nil {
 		return fmt.Errorf("shared memory of %d bytes: %w", bytes, err)
+	}
+	if bytes >= smallBytes {
+		m.huge.asked = make([]bool, bytes/hugeBytes)
 	}
 	return nil
 }
@@ -69,7 +71,7 @@ func FromFile(f *os.File) (*Memory, error) {
 }
 
 func mapped(f *os.File, bytes uint64) (*Memory, error) {
-	b, err := mmap.MapRegion(f, int(bytes), mmap.RDWR, 0, 0)
+	b, err := mapFile(f, int(bytes))
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("map shared memory of %d bytes: %w", bytes, err)
@@ -92,6 +94,7 @@ func (m *Memory) Discard(off, n uint64) error {
 	if n == 0 {
 		return nil
 	}
+	m.huge.splitUp(off, n)
 	return m.discard(int64(off), int64(n))
 }
 
@@ -102,7 +105,7 @@ func (m *Memory) Close() error {
 	}
 	var err error
 	if m.bytes != nil {
-		err = m.bytes.Unmap()
+		err = unmap(m.bytes)
 	}
 	if cerr := m.file.Close(); err == nil {
 		err = cerr

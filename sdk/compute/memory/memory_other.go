@@ -2,7 +2,12 @@
 
 package memory
 
-import "os"
+import (
+	"errors"
+	"os"
+
+	mmap "github.com/edsrzf/mmap-go"
+)
 
 func anonymous() (*os.File, error) {
 	f, err := os.CreateTemp("", "bigmoe-*")
@@ -19,3 +24,9 @@ func anonymous() (*os.File, error) {
 func seal(*os.File) error { return nil }
 
 func (m *Memory) discard(int64, int64) error { return nil }
+
+func mapFile(f *os.File, n int) ([]byte, error) { return mmap.MapRegion(f, n, mmap.RDWR, 0, 0) }
+
+func unmap(b []byte) error { return (*mmap.MMap)(&b).Unmap() }
+
+func collapse([]byte) error { return errors.ErrUnsupported }

@@ -80,3 +80,29 @@ func TestImpossible(t *testing.T) {
 	_, err = FromFile(empty)
 	require.ErrorContains(t, err, "no shared region")
 }
+
+func TestBack(t *testing.T) {
+	m, err := Create(100 << 20)
+	require.NoError(t, err)
+	defer m.Close()
+	m.Bytes()[5<<20] = 7
+	m.Back(3<<20, 4<<20)
+	require.EqualValues(t, 7, m.Bytes()[5<<20], "what is there stays")
+	require.Zero(t, m.Bytes()[5<<20+1])
+	if runtime.GOOS == "linux" && !m.huge.unsupported.Load() {
+		require.EqualValues(t, 6<<20, blocks(t, m), "whole huge pages from 2 to 8 MiB")
+		require.NoError(t, m.Discard(4<<20, 1<<20))
+		m.Back(2<<20, 6<<20)
+		require.EqualValues(t, 5<<20, blocks(t, m), "what was given up does not come back")
+	}
+	m.Back(99<<20, ^uint64(0))
+	m.Back(200<<20, 1)
+
+	small, err := Create(smallBytes - 1)
+	require.NoError(t, err)
+	defer small.Close()
+	small.Back(0, smallBytes)
+	if runtime.GOOS == "linux" {
+		require.Zero(t, blocks(t, small))
+	}
+}

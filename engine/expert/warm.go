@@ -1,0 +1,120 @@
+package expert
+
+import "github.com/bigmoe/bigmoe/sdk/fault"
+
+// ID names an expert.
+type ID struct {
+	Layer  int
+	Expert int32
+}
+
+// Warm reads experts into what room there is, in the order given, the most useful first, and returns at once. It evicts nothing
+// and leaves the drive to whatever else is wanted: while a batch is held one read at a time goes on, and only between other
+// reads. An expert that cannot be read is skipped. The list replaces that of an earlier Warm; an empty one ends it.
+func (s *Store) Warm(experts []ID) error {
+	keys := make([]int32, 0, len(experts))
+	for _, id := range experts {
+		bi, err := s.bankOf(id.Layer)
+		if err != nil {
+			return err
+		}
+		if bk := &s.banks[bi]; id.Expert < 0 || int(id.Expert) >= bk.Experts {
+			return fault.Bugf("layer %d: expert %d of %d was to be warmed", id.Layer, id.Expert, bk.Experts)
+		}
+		keys = append(keys, s.banks[bi].firstKey+id.Expert)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	s.cold = keys
+	s.thawed.Signal()
+	return nil
+}
+
+// warmer queues what is to be warmed, a few at a time, until the store closes.
+func (s *Store) warmer() {
+	for {
+		s.mu.Lock()
+		for !s.closed && (len(s.cold) == 0 || s.queues[warm].head != none) {
+			s.thawed.Wait()
+		}
+		closed := s.closed
+		s.mu.Unlock()
+		if closed {
+			return
+		}
+		s.queueWarm()
+	}
+}
+
+// queueWarm queues about as many experts as there are readers.
+func (s *Store) queueWarm() {
+	s.admission.Lock()
+	defer s.admission.Unlock()
+	s.mu.Lock()
+	parts := 0
+	for parts < s.cfg.Readers && len(s.cold) > 0 && !s.closed {
+		key := s.cold[0]
+		s.cold = s.cold[1:]
+		if s.ledger.Resident(key) {
+			continue
+		}
+		bi := s.bankOfKey(key)
+		bk := &s.banks[bi]
+		if s.ledger.UsedBytes()+bk.bytes > s.layout.BudgetBytes {
+			s.cold = nil
+			break
+		}
+		s.evicted, _ = s.ledger.Speculate(key, false, s.evicted[:0]) // there is room: nothing is evicted
+		n := s.alloc(key, bi, key-bk.firstKey)
+		s.slots[n].prio = warm
+		s.stats.Warmed.add(bk.bytes)
+		s.discardPending()
+		s.enqueue(n)
+		s.ledger.Release(key)
+		parts += len(bk.Parts)
+	}
+	s.mu.Unlock()
+	s.wakeReaders(parts)
+}
+
+// backAhead prepares the memory of slots that nobody has used yet, so that reads need not wait for it. It leaves some to the class
+// that will grow beyond its share.
+func (s *Store) backAhead() {
+	limit := s.layout.PhysicalBytes
+	if len(s.classes) > 1 {
+		limit -= limit / 10
+	}
+	for {
+		s.mu.Lock()
+		c := s.leastBacked()
+		if s.closed || c == nil || s.backedBytes+c.SlotBytes > limit {
+			s.mu.Unlock()
+			return
+		}
+		n := c.bare[len(c.bare)-1]
+		s.mu.Unlock()
+		off, bytes := s.slotRange(n)
+		s.cfg.Back(s.cfg.ArenaBase+uint64(off), bytes)
+		s.mu.Lock()
+		if last := len(c.bare) - 1; last >= 0 && c.bare[last] == n { // or somebody has taken it meanwhile
+			c.bare, c.free = c.bare[:last], append(c.free, n)
+			s.backedBytes += bytes
+		}
+		s.mu.Unlock()
+	}
+}
+
+// leastBacked returns the class that has the least of its share of slots with memory, nil if none is without.
+func (s *Store) leastBacked() *class {
+	share := func(c *class) float64 { return float64(c.Slots-len(c.bare)) / float64(c.experts) }
+	var least *class
+	for i := range s.classes {
+		if c := &s.classes[i]; len(c.bare) > 0 && (least == nil || share(c) < share(least)) {
+			least = c
+		}
+	}
+	return least
+}
