@@ -114,6 +114,7 @@ type Description struct {
 	Ops           []string               `protobuf:"bytes,4,rep,name=ops,proto3" json:"ops,omitempty"`                                  // op kinds of the plan
 	Types         []uint32               `protobuf:"varint,5,rep,packed,name=types,proto3" json:"types,omitempty"`                      // element types of weights (GGUF ids)
 	PlanSchema    uint32                 `protobuf:"varint,6,opt,name=plan_schema,json=planSchema,proto3" json:"plan_schema,omitempty"` // newest plan schema it reads
+	Threads       uint32                 `protobuf:"varint,7,opt,name=threads,proto3" json:"threads,omitempty"`                         // most threads that it can make use of on this machine; 0 = it does not say
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -186,6 +187,13 @@ func (x *Description) GetTypes() []uint32 {
 func (x *Description) GetPlanSchema() uint32 {
 	if x != nil {
 		return x.PlanSchema
+	}
+	return 0
+}
+
+func (x *Description) GetThreads() uint32 {
+	if x != nil {
+		return x.Threads
 	}
 	return 0
 }
@@ -777,7 +785,7 @@ var File_sdk_compute_control_proto protoreflect.FileDescriptor
 const file_sdk_compute_control_proto_rawDesc = "" +
 	"\n" +
 	"\x19sdk/compute/control.proto\x12\x11bigmoe.compute.v1\"\x11\n" +
-	"\x0fDescribeRequest\"\x9e\x01\n" +
+	"\x0fDescribeRequest\"\xb8\x01\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
@@ -785,7 +793,8 @@ const file_sdk_compute_control_proto_rawDesc = "" +
 	"\x03ops\x18\x04 \x03(\tR\x03ops\x12\x14\n" +
 	"\x05types\x18\x05 \x03(\rR\x05types\x12\x1f\n" +
 	"\vplan_schema\x18\x06 \x01(\rR\n" +
-	"planSchema\"\xbf\x01\n" +
+	"planSchema\x12\x18\n" +
+	"\athreads\x18\a \x01(\rR\athreads\"\xbf\x01\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\x128\n" +
 	"\aweights\x18\x02 \x03(\v2\x1e.bigmoe.compute.v1.BoundWeightR\aweights\x122\n" +
