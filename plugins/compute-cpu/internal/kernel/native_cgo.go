@@ -9,5 +9,8 @@ func native() []*Set {
 	if haveAVX2() {
 		sets = append(sets, &avx2)
 	}
+	if haveAVX512() {
+		sets = append(sets, &avx512)
+	}
 	return sets
 }
