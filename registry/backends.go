@@ -21,9 +21,10 @@ type Backend struct {
 	Name   string `json:"name"`
 	Origin string `json:"origin"` // BuiltIn, the path of the program, or the reference it was installed from
 	engine.Backend
+	Err error `json:"-"` // why it cannot be started, when that is known beforehand
 }
 
-// Backends returns the built-in backends and those of the store, by name.
+// Backends returns the built-in backends and those of the store, by name, also those that cannot be used: their Err says why.
 func (r *Registry) Backends() ([]Backend, error) {
 	names, err := r.backendNames()
 	if err != nil {
@@ -32,9 +33,7 @@ func (r *Registry) Backends() ([]Backend, error) {
 	list := make([]Backend, 0, len(names))
 	for _, name := range names {
 		b, err := r.FindBackend(name)
-		if err != nil {
-			return nil, err
-		}
+		b.Name, b.Err = name, err
 		list = append(list, b)
 	}
 	return list, nil
@@ -54,12 +53,12 @@ func (r *Registry) backendNames() ([]string, error) {
 // is then checked at each start; or the path of a program.
 func (r *Registry) FindBackend(value string) (Backend, error) {
 	if b, ok := r.cfg.Backends[value]; ok {
-		return Backend{value, BuiltIn, b}, nil
+		return Backend{Name: value, Origin: BuiltIn, Backend: b}, nil
 	}
 	path, sum, entry, err := r.cfg.Store.Program(value)
 	switch {
 	case err == nil:
-		return Backend{value, entry.Source, engine.Backend{Path: path, SHA256: sum}}, nil
+		return Backend{Name: value, Origin: entry.Source, Backend: engine.Backend{Path: path, SHA256: sum}}, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return Backend{}, fmt.Errorf("backend %s: %w", value, err)
 	}
@@ -89,5 +88,5 @@ func (r *Registry) program(value string) (Backend, error) {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return Backend{}, fault.Userf("backend %s: not a program", value)
 	}
-	return Backend{filepath.Base(path), path, engine.Backend{Path: path}}, nil
+	return Backend{Name: filepath.Base(path), Origin: path, Backend: engine.Backend{Path: path}}, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,8 +15,12 @@ import (
 // computeVerb makes a copy of this program its own backend process.
 const computeVerb = "compute-cpu"
 
+// referenceArgs are those of the verb that make it compute in plain Go.
+var referenceArgs = []string{computeVerb, "--kernels", "go"}
+
 func computeCommand() *cobra.Command {
-	return &cobra.Command{
+	var kernels string
+	cmd := &cobra.Command{
 		Use:    computeVerb,
 		Short:  "Be the built-in CPU backend of the bigmoe that started this process",
 		Hidden: true,
@@ -23,7 +28,7 @@ func computeCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			signal.Ignore(os.Interrupt) // Ctrl-C reaches the whole process group; when to end is the engine's business
 			signal.Reset(syscall.SIGTERM)
-			b, err := cpu.New(cpu.Options{Version: readVersion().Version})
+			b, err := cpu.New(cpu.Options{Version: readVersion().Version, Kernels: kernels})
 			if err != nil {
 				return err
 			}
@@ -31,4 +36,6 @@ func computeCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&kernels, "kernels", "", fmt.Sprintf("kernel set, one of %q; default: the last", cpu.Kernels()))
+	return cmd
 }

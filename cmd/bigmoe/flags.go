@@ -63,7 +63,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	f.policy = choice{"forecast", []string{"forecast", "frequency", "lru"}}
 	f.prefetch = choice{"auto", []string{"auto", "router", "off"}}
 	f.kv = choice{kv, []string{"f16", "f32"}}
-	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: built-in cpu, the `NAME` of an added one, or the path of a program")
+	fs.StringVar(&f.backend, "backend", "cpu", "compute backend: cpu, reference (the same in plain Go: slow), the `NAME` of an added one, or the path of a program")
 	fs.Var(&f.memory, "mem", "memory for both processes, such as 6G; default: what the machine leaves")
 	fs.Var(&f.cache, "cache", "expert cache within it, such as 4000M; default: what --mem leaves")
 	fs.IntVar(&f.context, "ctx", 0, "`TOKENS` of context; default: 4096, or less if the model was trained for less")

@@ -64,7 +64,10 @@ func (f *modelFlags) registry() (r *registry.Registry, name string, err error) {
 		return nil, "", err
 	}
 	cfg := registry.Config{BuiltIn: recipes.Names(), Lookup: recipes.Lookup, Store: store.New(cmp.Or(f.store, dataDir())),
-		Backends: map[string]engine.Backend{"cpu": {Path: self, Args: []string{computeVerb}}}}
+		Backends: map[string]engine.Backend{
+			"cpu":       {Path: self, Args: []string{computeVerb}},
+			"reference": {Path: self, Args: referenceArgs}, // what every other backend is compared with
+		}}
 	for _, dir := range filepath.SplitList(f.recipes) {
 		if dir != "" {
 			cfg.RecipeDirs = append(cfg.RecipeDirs, dir)

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -143,28 +142,6 @@ func (p *Process) start(ctx context.Context) error {
 	return nil
 }
 
-func (p *Process) checkProgram() error {
-	if p.opts.Memory == nil {
-		return fault.Bugf("no shared memory given")
-	}
-	switch info, err := os.Stat(p.opts.Path); {
-	case err != nil:
-		return fault.As(fault.User, err)
-	case !info.Mode().IsRegular():
-		return fault.Userf("not a program")
-	}
-	if len(p.opts.SHA256) == 0 {
-		return nil
-	}
-	check := plugin.SecureConfig{Checksum: p.opts.SHA256, Hash: sha256.New()}
-	if ok, err := check.Check(p.opts.Path); err != nil {
-		return fmt.Errorf("checksum: %w", err)
-	} else if !ok {
-		return fault.Corruptf("sha256 is %x, expected %x", check.Hash.Sum(nil), p.opts.SHA256)
-	}
-	return nil
-}
-
 // connect starts the program, shakes hands and asks for the description.
 func (p *Process) connect(ctx context.Context) error {
 	// go-plugin takes no context: end the wait by ending the child.
@@ -189,7 +166,7 @@ func (p *Process) connect(ctx context.Context) error {
 func (p *Process) startError(limited context.Context, err error) error {
 	c := p.child
 	if c.pid() == 0 {
-		return fault.As(fault.User, err) // not executable, wrong format
+		return launchError(p.opts.Path, err)
 	}
 	select {
 	case <-c.exited: // the usual end: let it finish

@@ -22,6 +22,7 @@ package cpu
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/kernel"
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/program"
@@ -69,7 +70,8 @@ type backend struct {
 var _ compute.Backend = (*backend)(nil)
 
 func (b *backend) Describe() *compute.Description {
-	d := &compute.Description{Name: Name, Version: b.version, Kernels: b.set.Name, Ops: program.Ops(), PlanSchema: plan.SchemaVersion}
+	d := &compute.Description{Name: Name, Version: b.version, Kernels: b.set.Name, Ops: program.Ops(), PlanSchema: plan.SchemaVersion,
+		Threads: uint32(runtime.NumCPU())}
 	for t := range dtype.Type(256) {
 		if _, ok := kernel.ActFor(t); ok {
 			d.Types = append(d.Types, uint32(t))
