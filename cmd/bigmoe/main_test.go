@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 )
@@ -28,19 +33,62 @@ const goldenDir = "../../testdata/golden"
 func TestScripts(t *testing.T) {
 	golden, err := filepath.Abs(goldenDir)
 	require.NoError(t, err)
+	module, err := filepath.Abs("../../recipes/qwen3moe/qwen3moe.wasm")
+	require.NoError(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GOLDEN", golden)
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache"))
+			env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("MODULE", module)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
+			"exits":    exits,
+			"registry": ociRegistry,
+			"spoil":    spoil,
 		},
 	})
+}
+
+// ociRegistry [stop] starts a registry on this machine, whose address is then $REGISTRY, or stops it.
+func ociRegistry(ts *testscript.TestScript, neg bool, args []string) {
+	switch {
+	case !neg && len(args) == 0:
+		server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+		ts.Defer(server.Close)
+		ts.Setenv("REGISTRY", server.Listener.Addr().String())
+		registries.Store(ts.Getenv("REGISTRY"), server)
+	case !neg && len(args) == 1 && args[0] == "stop":
+		server, _ := registries.Load(ts.Getenv("REGISTRY"))
+		server.(*httptest.Server).Close()
+	default:
+		ts.Fatalf("usage: registry [stop]")
+	}
+}
+
+// registries are those that scripts started, by address.
+var registries sync.Map
+
+// spoil PATTERN appends a byte to the one file that fits.
+func spoil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: spoil PATTERN")
+	}
+	paths, err := filepath.Glob(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if len(paths) != 1 {
+		ts.Fatalf("%d files, expected 1", len(paths))
+	}
+	content, err := os.ReadFile(paths[0])
+	ts.Check(err)
+	info, err := os.Stat(paths[0])
+	ts.Check(err)
+	ts.Check(os.Remove(paths[0])) // it may be read-only
+	ts.Check(os.WriteFile(paths[0], append(content, '\n'), info.Mode()))
 }
 
 // exits CODE PROGRAM ARG... runs a program that must end with that code.

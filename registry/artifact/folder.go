@@ -56,7 +56,7 @@ func (f Folder) Open(name string) (*os.File, error) {
 func (f Folder) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	file, err := f.Open(BlobPath(d.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: no such file: %w", path.Join(f.Root.Name(), BlobPath(d.Digest)), errdef.ErrNotFound)
+		return nil, fmt.Errorf("%s: %w", path.Join(f.Root.Name(), BlobPath(d.Digest)), errdef.ErrNotFound)
 	}
 	return file, err
 }
@@ -68,7 +68,7 @@ func (f Folder) Describe(d digest.Digest) (ocispec.Descriptor, error) {
 	}
 	info, err := f.Root.Lstat(BlobPath(d))
 	if errors.Is(err, fs.ErrNotExist) {
-		return ocispec.Descriptor{}, fmt.Errorf("%s: no such file: %w", path.Join(f.Root.Name(), BlobPath(d)), errdef.ErrNotFound)
+		return ocispec.Descriptor{}, fmt.Errorf("%s: %w", path.Join(f.Root.Name(), BlobPath(d)), errdef.ErrNotFound)
 	}
 	if err != nil {
 		return ocispec.Descriptor{}, err

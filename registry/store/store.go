@@ -117,15 +117,15 @@ func open(f artifact.Folder, kind artifact.Kind, e Entry) (*artifact.Artifact, e
 	return artifact.Open(context.Background(), f, root, kind, Platform)
 }
 
-// damaged is an error of content that the lock file promises.
+// damaged is an error about content that the lock file promises. It does not wrap what is missing: the name is there.
 func damaged(err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case fault.KindOf(err) == fault.Unsupported:
+		return fmt.Errorf("the store is damaged: %w; adding it again repairs that", err)
 	}
-	if errors.Is(err, fs.ErrNotExist) || fault.KindOf(err) == fault.User {
-		return fault.Corruptf("the store is damaged: %v; adding it again repairs that", err)
-	}
-	return fmt.Errorf("the store is damaged: %w; adding it again repairs that", err)
+	return fault.Corruptf("the store is damaged: %v; adding it again repairs that", err)
 }
 
 // readFile reads the module or program of an artifact.
