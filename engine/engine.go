@@ -56,10 +56,6 @@ type Engine struct {
 	stall  time.Duration
 }
 
-// predictTokens is the largest batch for which guesses are read ahead. In a larger one the layers' experts overlap so much,
-// and the drive is so busy with what is certain, that guesses only delay it.
-const predictTokens = 4
-
 // Sizes of this process that the budget counts, measured as resident memory of a running engine without a model.
 const (
 	engineBytes   = 64 << 20 // code, runtime, recipe host's leftovers, garbage not yet collected
@@ -147,7 +143,7 @@ func (e *Engine) size() error {
 		Context: uint32(e.Context), Batch: uint32(e.batch), LogitRows: uint32(e.logitRows), Threads: uint32(threads), KvType: e.cfg.KV,
 	}}
 	if e.cfg.Prefetch == PrefetchRouter {
-		e.bound.Options.PredictTokens = predictTokens
+		e.bound.Options.PredictTokens = uint32(e.batch)
 	}
 	for i := range e.Model.Weights {
 		w := &e.Model.Weights[i]
@@ -189,14 +185,11 @@ func (e *Engine) start(ctx context.Context) error {
 	if e.Budget, err = e.fit(limit, needs); err != nil {
 		return fmt.Errorf("%s: %w", e.File.Path(), err)
 	}
-	if e.Budget.CacheBytes >= e.Model.ExpertBytes() {
-		e.bound.Options.PredictTokens = 0 // everything stays: a guess could only cost
-	}
 	store, offsets, err := e.lay()
 	if err != nil {
 		return err
 	}
-	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave}
+	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave, predict: e.cfg.Prefetch == PrefetchRouter}
 	if len(e.Model.Banks) > 0 {
 		if e.router.store, err = expert.Open(*store); err != nil {
 			return fmt.Errorf("%s: %w", e.File.Path(), err)

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
+
 	"context"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
@@ -22,8 +25,10 @@ type router struct {
 	bank  int
 	rest  []int32
 
+	predict   bool // guesses are read ahead
 	guessBank int
 	guessed   []int32
+	votes     []int32 // by expert: tokens that would pick it
 	slots     []compute.Slot
 }
 
@@ -53,10 +58,37 @@ func (r *router) Predict(bank int, ids []int32) error {
 	if bank < 0 || bank >= len(r.banks) {
 		return fault.Bugf("backend predicted experts of bank %d", bank)
 	}
-	r.guessBank, r.guessed = bank, append(r.guessed[:0], ids...)
-	_, err := r.store.Prefetch(r.banks[bank].Layer, ids, expert.Guess)
+	r.guessBank = bank
+	if err := r.count(ids); err != nil {
+		return err
+	}
+	_, err := r.store.Prefetch(r.banks[bank].Layer, r.guessed, expert.Guess)
 	return err
 }
+
+// count fills guessed with the distinct experts of ids, those that most tokens picked first, and of equals those that were picked
+// sooner.
+func (r *router) count(ids []int32) error {
+	experts := int(r.banks[r.guessBank].Experts)
+	if len(r.votes) < experts {
+		r.votes = make([]int32, experts)
+	}
+	clear(r.votes)
+	r.guessed = r.guessed[:0]
+	for _, id := range ids {
+		if id < 0 || int(id) >= experts {
+			return fault.Bugf("backend predicted expert %d of %d", id, experts)
+		}
+		if r.votes[id]++; r.votes[id] == 1 {
+			r.guessed = append(r.guessed, id)
+		}
+	}
+	slices.SortStableFunc(r.guessed, func(a, b int32) int { return cmp.Compare(r.votes[b], r.votes[a]) })
+	return nil
+}
+
+// guesses reports whether guesses are of use: not when everything is in the cache already.
+func (r *router) guesses() bool { return r.predict && r.store != nil && !r.store.Full() }
 
 // Next implements [compute.Host].
 func (r *router) Next() (compute.Wave, error) {
@@ -83,6 +115,8 @@ func (r *router) acquire(experts []int32) (compute.Wave, error) {
 		copy(out.Part[:], s.Parts[:])
 		r.slots = append(r.slots, out)
 	}
+	// The order in which they are read, so that a backend that waits for the first one waits for the right one.
+	slices.SortFunc(r.slots, func(a, b compute.Slot) int { return cmp.Compare(a.Expert, b.Expert) })
 	return compute.Wave{Slots: r.slots, More: len(r.batch.Rest) > 0}, nil
 }
 

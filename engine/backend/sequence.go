@@ -48,7 +48,7 @@ func (s *sequence) Eval(ctx context.Context, b *compute.Batch, host compute.Host
 			<-cancelled // or it would cancel the next evaluation
 		}
 	}()
-	msg := mailbox.Message{Kind: mailbox.Eval, Tokens: uint32(len(b.Tokens)), Position: uint64(b.Position), All: b.All}
+	msg := mailbox.Message{Kind: mailbox.Eval, Tokens: uint32(len(b.Tokens)), Position: uint64(b.Position), All: b.All, Predict: b.Predict}
 	var hostErr error
 	for {
 		reply, err := s.ask(ctx, &msg)

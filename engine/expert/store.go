@@ -355,15 +355,18 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 	}
 	s.discardPending()
 
-	// Queue in file order, whatever the order asked for, so that the disk sees one sweep per batch.
+	// Queue in file order, whatever the order asked for, so that the disk sees one sweep per batch; but first what was begun.
 	sorted := b.wave.Keys
 	slices.SortFunc(sorted, func(x, y int32) int {
 		a, c := bk.Parts[0].at(x-bk.firstKey), bk.Parts[0].at(y-bk.firstKey)
-		return cmp.Or(cmp.Compare(a.File, c.File), cmp.Compare(a.Offset, c.Offset))
+		begun := func(k int32) int { return int(min(s.slots[s.slotOf[k]].started, 1)) }
+		return cmp.Or(cmp.Compare(begun(y), begun(x)), cmp.Compare(a.File, c.File), cmp.Compare(a.Offset, c.Offset))
 	})
 	parts := 0
 	for _, k := range sorted {
-		if n := s.slotOf[k]; s.unstarted(n) && !s.slots[n].queued {
+		n := s.slotOf[k]
+		s.raise(n, demand)
+		if s.unstarted(n) && !s.slots[n].queued {
 			s.enqueue(n)
 			parts += len(bk.Parts)
 		}
@@ -423,7 +426,6 @@ func (s *Store) hit(n int32, bytes int64) {
 		s.stats.Used.add(bytes)
 		sl.prefetched = false
 	}
-	s.raise(n, demand)
 }
 
 // raise gives slot n at least priority p.

@@ -33,6 +33,13 @@ func (s *Store) Warm(experts []ID) error {
 	return nil
 }
 
+// Full reports whether every expert there is has its place in the cache.
+func (s *Store) Full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.UsedBytes() == s.layout.ExpertBytes
+}
+
 // warmer queues what is to be warmed, a few at a time, until the store closes.
 func (s *Store) warmer() {
 	for {

@@ -66,6 +66,7 @@ type Batch struct {
 	Position int       // of Tokens[0]
 	Rows     [][]byte  // for each by-row weight in plan order: len(Tokens) raw rows, one per token
 	All      bool      // logits for every token, otherwise only for the last
+	Predict  bool      // guesses are welcome: see [Predictor]
 	Logits   []float32 // out: (len(Tokens) or 1) x vocabulary
 
 	// Stall is how long the evaluation waited for experts to be read, measured by [Region.Wait]; set by the engine's
@@ -87,11 +88,12 @@ type Host interface {
 	Next() (Wave, error)
 }
 
-// Predictor is a [Host] that can make use of guesses. A backend predicts when its host is one and Options.PredictTokens
-// is at least the size of the batch.
+// Predictor is a [Host] that can make use of guesses. A backend predicts when its host is one, Batch.Predict is set and the
+// batch is no larger than Options.PredictTokens.
 type Predictor interface {
 	Host
-	// Predict says which experts a later layer will probably pick, so that they can be read while this one computes.
+	// Predict says which experts a later layer will probably pick, so that they can be read while this one computes: ids holds
+	// those of each token of the batch, a token's most probable ones first, or fewer.
 	// A wrong guess costs bandwidth, never the result. bank is the index into Plan.Banks. The slots of the current
 	// wave stay.
 	Predict(bank int, ids []int32) error

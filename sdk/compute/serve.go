@@ -214,6 +214,7 @@ func (r *runner) eval(msg *mailbox.Message) error {
 		Tokens:   r.region.Int32s(r.layout.Tokens, n),
 		Position: int(msg.Position),
 		All:      msg.All,
+		Predict:  msg.Predict,
 		Logits:   r.region.Float32s(r.layout.Logits, rows*int(r.model.Plan.Model.Vocabulary)),
 	}
 	for i, at := range r.rowAt {

@@ -70,6 +70,7 @@ type Message struct {
 	Bank     uint32
 	K        uint32
 	Fault    uint32 // number of a fault.Kind
+	Predict  bool   // Eval: guesses are welcome
 	Stall    uint64 // Done after Eval: nanoseconds that the backend waited for experts
 	Text     string // UTF-8; an error if not empty
 }
@@ -86,6 +87,7 @@ const (
 	msgK        = 32
 	msgFault    = 36
 	msgLength   = 40
+	msgPredict  = 44
 	msgStall    = 48
 	msgText     = 64
 )
@@ -184,6 +186,7 @@ func (e *End) Send(msg *Message) {
 	put(msgK, msg.K)
 	put(msgFault, msg.Fault)
 	put(msgLength, uint32(len(text)))
+	put(msgPredict, flag(msg.Predict))
 	binary.NativeEndian.PutUint64(b[msgStall:], msg.Stall)
 	copy(b[msgText:], text)
 	e.out.Add(1) // publishes everything above
@@ -234,6 +237,7 @@ func (e *End) Message() (Message, error) {
 		Bank:     get(msgBank),
 		K:        get(msgK),
 		Fault:    get(msgFault),
+		Predict:  get(msgPredict) != 0,
 		Stall:    binary.NativeEndian.Uint64(b[msgStall:]),
 		Text:     string(b[msgText : msgText+length]),
 	}, nil

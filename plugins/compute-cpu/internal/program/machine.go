@@ -48,7 +48,7 @@ func (m *Machine) Eval(ctx context.Context, b *compute.Batch, host compute.Host)
 		return err
 	}
 	m.ctx, m.host, m.batch = ctx, host, b
-	m.predictor = m.predictorFor(host, len(b.Tokens))
+	m.predictor = m.predictorFor(host, b)
 	defer func() {
 		m.ctx, m.host, m.batch, m.wave, m.predictor, m.logits.f32 = nil, nil, nil, compute.Wave{}, nil, nil
 	}()

@@ -83,7 +83,7 @@ func (c *compiler) predict(route *plan.Op) error {
 	return nil
 }
 
-// speculative is a step that is worth its while only in small batches whose host wants guesses.
+// speculative is a step that is worth its while only if the host wants guesses.
 type speculative struct{ step }
 
 func (s speculative) run(m *Machine) error {
@@ -103,9 +103,9 @@ func (s foretold) run(m *Machine) error {
 	return m.predictor.Predict(s.bank, s.ids.i32[:m.tokens*s.ids.width()])
 }
 
-// predictorFor returns who wants guesses about a batch of that many tokens, or nil.
-func (p *Program) predictorFor(host compute.Host, tokens int) compute.Predictor {
-	if tokens > int(p.options.PredictTokens) {
+// predictorFor returns who wants guesses about b, or nil.
+func (p *Program) predictorFor(host compute.Host, b *compute.Batch) compute.Predictor {
+	if !b.Predict || len(b.Tokens) > int(p.options.PredictTokens) {
 		return nil
 	}
 	predictor, _ := host.(compute.Predictor)
