@@ -1,6 +1,6 @@
 //go:build cgo
 
-// Delta nets, AVX2 + FMA: one token, and what a chunk of tokens leaves.
+// Delta nets, AVX2 + FMA: one token with decays by channel, and the sums over a chunk of tokens.
 
 #include "avx2_amd64.h"
 
@@ -53,42 +53,57 @@ TARGET void kernel_avx2_delta(float *s, float *out, const float *v, int64_t rows
     }
 }
 
-// R rows by 16 columns stay in registers while all terms pass.
-INLINE void outer_tile(float *s, __m256 decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms, const int R) {
-    __m256 acc[4][2];
-    _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
-        acc[r][0] = _mm256_mul_ps(decay, _mm256_loadu_ps(s + r * n));
-        acc[r][1] = _mm256_mul_ps(decay, _mm256_loadu_ps(s + r * n + 8));
+// R rows by 8*K columns stay in registers while all terms pass. From next on, a row for each term is fetched, unless it is
+// null.
+INLINE void mix_tile(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, const float *next, int64_t n,
+                     int64_t terms, const int R, const int K) {
+    __m256 acc[8];
+    const __m256 k = _mm256_set1_ps(keep);
+    _Pragma("GCC unroll 8") for (int i = 0; i < R * K; i++) {
+        acc[i] = keep == 0 ? _mm256_setzero_ps() : _mm256_mul_ps(k, _mm256_loadu_ps(out + i / K * n + i % K * 8));
     }
     for (int64_t u = 0; u < terms; u++) {
-        __m256 x = _mm256_loadu_ps(k + u * n), y = _mm256_loadu_ps(k + u * n + 8);
-        _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
-            __m256 factor = _mm256_set1_ps(a[u * rows + r]);
-            acc[r][0] = _mm256_fmadd_ps(factor, x, acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(factor, y, acc[r][1]);
+        if (next) {
+            for (int64_t c = 0; c < n; c += 16) _mm_prefetch((const char *)(next + u * n + c), _MM_HINT_T0);
+        }
+        __m256 x[8];
+        _Pragma("GCC unroll 8") for (int c = 0; c < K; c++) x[c] = _mm256_loadu_ps(v + u * n + 8 * c);
+        _Pragma("GCC unroll 8") for (int i = 0; i < R * K; i++) {
+            acc[i] = _mm256_fmadd_ps(_mm256_set1_ps(p[i / K * p_row + u * p_term]), x[i % K], acc[i]);
         }
     }
-    _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
-        _mm256_storeu_ps(s + r * n, acc[r][0]);
-        _mm256_storeu_ps(s + r * n + 8, acc[r][1]);
+    _Pragma("GCC unroll 8") for (int i = 0; i < R * K; i++) _mm256_storeu_ps(out + i / K * n + i % K * 8, acc[i]);
+}
+
+// R rows: tiles of eight registers, of one for each row, then single columns.
+INLINE void mix_rows(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t n, int64_t terms,
+                     const float *next, const int R) {
+    int64_t c = 0;
+    for (; n - c >= 64 / R; c += 64 / R, next = 0) mix_tile(out + c, keep, p, p_row, p_term, v + c, next, n, terms, R, 8 / R);
+    for (; n - c >= 8; c += 8) mix_tile(out + c, keep, p, p_row, p_term, v + c, 0, n, terms, R, 1);
+    for (; c < n; c++) {
+        for (int r = 0; r < R; r++) {
+            float sum = keep == 0 ? 0 : keep * out[r * n + c];
+            for (int64_t u = 0; u < terms; u++) sum = __builtin_fmaf(p[r * p_row + u * p_term], v[u * n + c], sum);
+            out[r * n + c] = sum;
+        }
     }
 }
 
-TARGET void kernel_avx2_outer(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms) {
-    const __m256 d = _mm256_set1_ps(decay);
-    for (int64_t j = 0; j < rows;) {
-        int64_t i = 0, R = rows - j >= 4 ? 4 : 1;
-        for (; n - i >= 16; i += 16) {
-            if (R == 4) outer_tile(s + j * n + i, d, a + j, k + i, rows, n, terms, 4);
-            else outer_tile(s + j * n + i, d, a + j, k + i, rows, n, terms, 1);
-        }
-        for (int64_t r = j; r < j + R; r++) {
-            for (int64_t c = i; c < n; c++) {
-                float sum = decay * s[r * n + c];
-                for (int64_t u = 0; u < terms; u++) sum = __builtin_fmaf(a[u * rows + r], k[u * n + c], sum);
-                s[r * n + c] = sum;
-            }
-        }
-        j += R;
-    }
+// Terms at a time, so that their rows come from memory in order and stay in the cache for all rows of out.
+enum { MIX_TERMS = 32 };
+
+TARGET void kernel_avx2_mix_rows(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t rows,
+                                 int64_t n, int64_t terms) {
+    do {
+        int64_t t = 0, some = terms < MIX_TERMS ? terms : MIX_TERMS;
+        const float *next = v + some * n;
+        for (; rows - t >= 4; t += 4, next = 0) mix_rows(out + t * n, keep, p + t * p_row, p_row, p_term, v, n, some, next, 4);
+        for (; rows - t >= 2; t += 2, next = 0) mix_rows(out + t * n, keep, p + t * p_row, p_row, p_term, v, n, some, next, 2);
+        for (; t < rows; t++, next = 0) mix_rows(out + t * n, keep, p + t * p_row, p_row, p_term, v, n, some, next, 1);
+        keep = 1;
+        p += some * p_term;
+        v += some * n;
+        terms -= some;
+    } while (terms > 0);
 }

@@ -80,22 +80,33 @@ func BenchmarkDelta(b *testing.B) {
 	}
 }
 
-// TestOuter holds every set to the formula in float64, for sizes that fill no tile.
-func TestOuter(t *testing.T) {
+// TestMixRows holds every set to the formula in float64, for sizes that fill no tile, and to itself row by row.
+func TestMixRows(t *testing.T) {
 	for _, set := range Sets() {
-		for _, size := range []struct{ rows, n, terms int }{{1, 1, 1}, {5, 7, 3}, {8, 16, 0}, {7, 41, 32}, {128, 128, 32}} {
+		for _, size := range []struct{ rows, n, terms int }{{1, 1, 1}, {5, 7, 3}, {8, 16, 0}, {7, 77, 32}, {2, 128, 128}, {128, 128, 32}} {
 			t.Run(fmt.Sprintf("%s %+v", set.Name, size), func(t *testing.T) {
 				rng := newRand(uint64(size.n))
-				s, a, k := randFloats(rng, size.rows*size.n), randFloats(rng, size.terms*size.rows), randFloats(rng, size.terms*size.n)
-				before := slices.Clone(s)
-				set.Outer(s, 0.75, a, k, size.rows, size.n, size.terms)
-				for j := range size.rows {
-					for i := range size.n {
-						want := 0.75 * float64(before[j*size.n+i])
-						for u := range size.terms {
-							want += float64(a[u*size.rows+j]) * float64(k[u*size.n+i])
+				before, v := randFloats(rng, size.rows*size.n), randFloats(rng, size.terms*size.n)
+				p := randFloats(rng, size.terms*size.rows)
+				for _, keep := range []float32{0, 0.75} {
+					for _, strides := range [][2]int{{1, size.rows}, {size.terms, 1}} {
+						out := slices.Clone(before)
+						if keep == 0 {
+							out[0] = float32(math.NaN())
 						}
-						require.InDelta(t, want, s[j*size.n+i], 1e-5, "row %d, element %d", j, i)
+						set.MixRows(out, keep, p, strides[0], strides[1], v, size.rows, size.n, size.terms)
+						for j := range size.rows {
+							row := slices.Clone(before[j*size.n:][:size.n])
+							set.MixRows(row, keep, p[min(j*strides[0], len(p)):], strides[0], strides[1], v, 1, size.n, size.terms)
+							require.Equal(t, row, out[j*size.n:][:size.n], "row %d alone", j)
+							for i := range size.n {
+								want := float64(keep) * float64(before[j*size.n+i])
+								for u := range size.terms {
+									want += float64(p[j*strides[0]+u*strides[1]]) * float64(v[u*size.n+i])
+								}
+								require.InDelta(t, want, row[i], 3e-5, "row %d, element %d", j, i)
+							}
+						}
 					}
 				}
 			})
@@ -103,8 +114,8 @@ func TestOuter(t *testing.T) {
 	}
 }
 
-// BenchmarkOuter is what a chunk of 32 tokens does to the memory of one layer with 32 heads of 128.
-func BenchmarkOuter(b *testing.B) {
+// BenchmarkMixRows is what a chunk of 32 tokens does to the memory of one layer with 32 heads of 128.
+func BenchmarkMixRows(b *testing.B) {
 	for _, set := range Sets() {
 		b.Run(set.Name, func(b *testing.B) {
 			const heads, n, terms = 32, 128, 32
@@ -113,7 +124,7 @@ func BenchmarkOuter(b *testing.B) {
 			b.SetBytes(2 * 4 * int64(len(s)))
 			for b.Loop() {
 				for at := 0; at < len(s); at += n * n {
-					set.Outer(s[at:at+n*n], 0.9, a, k, n, n, terms)
+					set.MixRows(s[at:at+n*n], 0.9, a, 1, n, k, n, n, terms)
 				}
 			}
 		})

@@ -10,7 +10,7 @@ import (
 // or allocates. Slices that are too short, or a type ActFor does not know, panic as an index out of range would: the
 // caller has checked the plan.
 type Set struct {
-	// Name is the instruction set, as ByName takes it: "go", "avx2", "neon" or "neon-dotprod".
+	// Name is the instruction set, as ByName takes it: "go", "avx2", "avx512", "neon" or "neon-dotprod".
 	Name string
 
 	// Quantize rounds the row x into format a (specs/quants.md 5). len(x) is a multiple of a.BlockElems() and dst holds
@@ -20,7 +20,7 @@ type Set struct {
 	// MatMul computes out[u*outStride+r] = (row r of w) . (activation row u) for 0 <= r < rows, 0 <= u < tokens, with the
 	// formulas of specs/quants.md 4. w holds rows of n elements of type t, one after another, at any alignment; act holds
 	// rows of ActFor(t).RowBytes(n) bytes, actStride bytes apart. tokens may be 0, and so may rows. Cheapest with rows a
-	// multiple of 8 (below 8 each row costs about as much as 8), and with all tokens in one call: weights are unpacked
+	// multiple of 16 (below 8 each row costs about as much as 8), and with all tokens in one call: weights are unpacked
 	// once for 64 of them.
 	//
 	// Promise: an output depends only on its own two rows, bit for bit, whatever rows and tokens the call spans, so no
@@ -69,13 +69,10 @@ type Set struct {
 	// A row depends on no other, so no split into calls changes a result.
 	Delta func(s, out, v, q, k []float32, beta, decay float32)
 
-	// Outer adds outer products to the memory of a delta net (specs/qwen35moe.md C5). s holds rows of n elements, k as many
-	// rows of n as there are terms, a as many of rows elements. For every row j,
-	//
-	//	s_j = decay * s_j + sum over u of a_u[j] * k_u
-	//
-	// in the order of u. An element depends on no other of s.
-	Outer func(s []float32, decay float32, a, k []float32, rows, n, terms int)
+	// MixRows computes out_t = keep*out_t + sum over u < terms of p[t*pRow + u*pTerm] * v_u for the first rows rows of out,
+	// with keep 0 without reading them. out and v hold rows of n elements, one after another. Terms are added in the order of
+	// u, and an output depends on no other, so no split into calls changes a result.
+	MixRows func(out []float32, keep float32, p []float32, pRow, pTerm int, v []float32, rows, n, terms int)
 
 	// ToF16 rounds x to IEEE binary16, ties to even.
 	ToF16 func(dst []uint16, x []float32)
@@ -128,9 +125,11 @@ func checkRows(have, size, stride, rows int) {
 	}
 }
 
-// checkOuter panics unless the arguments of Set.Outer fit together.
-func checkOuter(s, a, k []float32, rows, n, terms int) {
-	checkRows(len(s), n, n, rows)
-	checkRows(len(a), rows, rows, terms)
-	checkRows(len(k), n, n, terms)
+// checkMixRows panics unless the arguments of Set.MixRows fit together.
+func checkMixRows(out, p []float32, pRow, pTerm int, v []float32, rows, n, terms int) {
+	checkRows(len(out), n, n, rows)
+	checkRows(len(v), n, n, terms)
+	if rows > 0 && terms > 0 {
+		checkRows(len(p), (terms-1)*pTerm+1, pRow, rows)
+	}
 }

@@ -37,8 +37,8 @@ package kernel
 #cgo nocallback kernel_neon_acc_rows_f16
 #cgo noescape kernel_neon_delta
 #cgo nocallback kernel_neon_delta
-#cgo noescape kernel_neon_outer
-#cgo nocallback kernel_neon_outer
+#cgo noescape kernel_neon_mix_rows
+#cgo nocallback kernel_neon_mix_rows
 #cgo noescape kernel_neon_to_f16
 #cgo nocallback kernel_neon_to_f16
 */
@@ -143,9 +143,10 @@ func neonSet(name string, matMulC func(t dtype.Type, w []byte, rowBytes, rows, n
 			C.kernel_neon_delta(floats(s), floats(out), floats(v), C.int64_t(len(v)), floats(q), floats(k), C.int64_t(len(k)),
 				C.float(beta), C.float(decay))
 		},
-		Outer: func(s []float32, decay float32, a, k []float32, rows, n, terms int) {
-			checkOuter(s, a, k, rows, n, terms)
-			C.kernel_neon_outer(floats(s), C.float(decay), floats(a), floats(k), C.int64_t(rows), C.int64_t(n), C.int64_t(terms))
+		MixRows: func(out []float32, keep float32, p []float32, pRow, pTerm int, v []float32, rows, n, terms int) {
+			checkMixRows(out, p, pRow, pTerm, v, rows, n, terms)
+			C.kernel_neon_mix_rows(floats(out), C.float(keep), floats(p), C.int64_t(pRow), C.int64_t(pTerm), floats(v), C.int64_t(rows),
+				C.int64_t(n), C.int64_t(terms))
 		},
 		ToF16: func(dst []uint16, x []float32) {
 			dst = dst[:len(x)]

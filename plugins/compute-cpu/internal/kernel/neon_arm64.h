@@ -34,7 +34,8 @@ void kernel_neon_acc_rows_f32(float *out, const float *p, const float *v, int64_
 void kernel_neon_acc_rows_f16(float *out, const float *p, const uint16_t *v, int64_t stride, int64_t rows, int64_t n);
 void kernel_neon_delta(float *s, float *out, const float *v, int64_t rows, const float *q, const float *k, int64_t n,
                        float beta, float decay);
-void kernel_neon_outer(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms);
+void kernel_neon_mix_rows(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t rows,
+                         int64_t n, int64_t terms);
 void kernel_neon_to_f16(uint16_t *dst, const float *x, int64_t n);
 
 #endif

@@ -332,35 +332,38 @@ void kernel_neon_delta(float *s, float *out, const float *v, int64_t rows, const
     }
 }
 
-// R rows by 16 columns stay in registers while all terms pass.
-INLINE void outer_tile(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms, const int R) {
-    float32x4_t acc[4][4];
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < 4; c++) acc[r][c] = vmulq_n_f32(vld1q_f32(s + r * n + 4 * c), decay);
+// R rows by 4*K columns stay in registers while all terms pass.
+INLINE void mix_tile(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t n, int64_t terms,
+                     const int R, const int K) {
+    float32x4_t acc[16];
+    for (int i = 0; i < R * K; i++) acc[i] = keep == 0 ? vdupq_n_f32(0) : vmulq_n_f32(vld1q_f32(out + i / K * n + i % K * 4), keep);
     for (int64_t u = 0; u < terms; u++) {
-        float32x4_t x[4];
-        for (int c = 0; c < 4; c++) x[c] = vld1q_f32(k + u * n + 4 * c);
-        for (int r = 0; r < R; r++)
-            for (int c = 0; c < 4; c++) acc[r][c] = vfmaq_n_f32(acc[r][c], x[c], a[u * rows + r]);
+        float32x4_t x[16];
+        for (int c = 0; c < K; c++) x[c] = vld1q_f32(v + u * n + 4 * c);
+        for (int i = 0; i < R * K; i++) acc[i] = vfmaq_n_f32(acc[i], x[i % K], p[i / K * p_row + u * p_term]);
     }
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < 4; c++) vst1q_f32(s + r * n + 4 * c, acc[r][c]);
+    for (int i = 0; i < R * K; i++) vst1q_f32(out + i / K * n + i % K * 4, acc[i]);
 }
 
-void kernel_neon_outer(float *s, float decay, const float *a, const float *k, int64_t rows, int64_t n, int64_t terms) {
-    for (int64_t j = 0; j < rows;) {
-        int64_t i = 0, R = rows - j >= 4 ? 4 : 1;
-        for (; n - i >= 16; i += 16) {
-            if (R == 4) outer_tile(s + j * n + i, decay, a + j, k + i, rows, n, terms, 4);
-            else outer_tile(s + j * n + i, decay, a + j, k + i, rows, n, terms, 1);
+// R rows: tiles of 16 registers, of one for each row, then single columns.
+INLINE void mix_rows(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t n, int64_t terms,
+                     const int R) {
+    int64_t c = 0;
+    for (; n - c >= 64 / R; c += 64 / R) mix_tile(out + c, keep, p, p_row, p_term, v + c, n, terms, R, 16 / R);
+    for (; n - c >= 4; c += 4) mix_tile(out + c, keep, p, p_row, p_term, v + c, n, terms, R, 1);
+    for (; c < n; c++) {
+        for (int r = 0; r < R; r++) {
+            float sum = keep == 0 ? 0 : keep * out[r * n + c];
+            for (int64_t u = 0; u < terms; u++) sum = fmaf(p[r * p_row + u * p_term], v[u * n + c], sum);
+            out[r * n + c] = sum;
         }
-        for (int64_t r = j; r < j + R; r++) {
-            for (int64_t c = i; c < n; c++) {
-                float sum = decay * s[r * n + c];
-                for (int64_t u = 0; u < terms; u++) sum = fmaf(a[u * rows + r], k[u * n + c], sum);
-                s[r * n + c] = sum;
-            }
-        }
-        j += R;
     }
+}
+
+void kernel_neon_mix_rows(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t rows,
+                          int64_t n, int64_t terms) {
+    int64_t t = 0;
+    for (; rows - t >= 4; t += 4) mix_rows(out + t * n, keep, p + t * p_row, p_row, p_term, v, n, terms, 4);
+    for (; rows - t >= 2; t += 2) mix_rows(out + t * n, keep, p + t * p_row, p_row, p_term, v, n, terms, 2);
+    for (; t < rows; t++) mix_rows(out + t * n, keep, p + t * p_row, p_row, p_term, v, n, terms, 1);
 }

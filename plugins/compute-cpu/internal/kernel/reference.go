@@ -24,7 +24,7 @@ var reference = Set{
 	AccRowsF32: accRowsF32,
 	AccRowsF16: accRowsF16,
 	Delta:      delta,
-	Outer:      outer,
+	MixRows:    mixRows,
 	ToF16:      toF16,
 }
 
@@ -172,15 +172,19 @@ func delta(s, out, v, q, k []float32, beta, decay float32) {
 	}
 }
 
-func outer(s []float32, decay float32, a, k []float32, rows, n, terms int) {
-	checkOuter(s, a, k, rows, n, terms)
-	for j := range rows {
-		row := s[j*n:][:n]
+func mixRows(out []float32, keep float32, p []float32, pRow, pTerm int, v []float32, rows, n, terms int) {
+	checkMixRows(out, p, pRow, pTerm, v, rows, n, terms)
+	for t := range rows {
+		row := out[t*n:][:n]
 		for i := range row {
-			row[i] *= decay
+			if keep == 0 {
+				row[i] = 0
+			} else {
+				row[i] *= keep
+			}
 		}
 		for u := range terms {
-			axpy(row, a[u*rows+j], k[u*n:])
+			axpy(row, p[t*pRow+u*pTerm], v[u*n:])
 		}
 	}
 }

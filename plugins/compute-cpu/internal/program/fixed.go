@@ -20,7 +20,12 @@ func (c *compiler) fixedFor(i int) *fixed {
 			return f
 		}
 	}
-	f := &fixed{name: name, elements: int(c.states[name].Elements)}
+	return c.fixedBeside(i, int(c.states[name].Elements))
+}
+
+// fixedBeside returns a state of its own for what is kept beside state i of the op.
+func (c *compiler) fixedBeside(i, elements int) *fixed {
+	f := &fixed{name: c.op.States[i], elements: elements}
 	c.p.fixed = append(c.p.fixed, f)
 	return f
 }
