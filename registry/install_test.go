@@ -8,12 +8,15 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/stretchr/testify/require"
 
 	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/engine/backend"
 	"github.com/bigmoe/bigmoe/registry"
 	"github.com/bigmoe/bigmoe/registry/artifact"
 	"github.com/bigmoe/bigmoe/registry/store"
+	"github.com/bigmoe/bigmoe/sdk/compute/memory"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -198,6 +201,28 @@ func TestBackendWithConsent(t *testing.T) {
 
 	require.NoError(t, w.registry().Uninstall(t.Context(), artifact.Backend, "other-name"))
 	require.NoFileExists(t, b.Path)
+}
+
+// A program that is changed after it was found is not started.
+func TestProgramIsCheckedAtStart(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.addBackend(w.backend(func(*ocispec.Index) {})))
+	b, err := w.registry().FindBackend("odd")
+	require.NoError(t, err)
+	shared, err := memory.Create(1)
+	require.NoError(t, err)
+	defer shared.Close()
+	start := func() error {
+		_, err := backend.Start(t.Context(), backend.Options{Path: b.Path, SHA256: b.SHA256, Memory: shared})
+		return err
+	}
+	require.ErrorContains(t, start(), "is not a backend: it ended")
+	w.spoil(b.Path)
+	err = start()
+	require.ErrorContains(t, err, "sha256 is ")
+	require.Equal(t, fault.Corrupt, fault.KindOf(err))
+	_, err = w.registry().FindBackend("odd")
+	require.ErrorContains(t, err, "content was changed")
 }
 
 func TestPushRefuses(t *testing.T) {

@@ -59,8 +59,8 @@ func (s *Store) Module(name string) ([]byte, Entry, error) {
 	return module, e, damaged(err)
 }
 
-// Program returns the path of a backend's program, and the SHA-256 that it must have when it is started. The error is
-// [fs.ErrNotExist] if the lock file does not have the name.
+// Program returns the path of a backend's program, which has the right content now, and the SHA-256 that it must have
+// whenever it is started. The error is [fs.ErrNotExist] if the lock file does not have the name.
 func (s *Store) Program(name string) (file string, sum []byte, e Entry, err error) {
 	if e, err = s.entry(artifact.Backend, name); err != nil {
 		return "", nil, e, err
@@ -70,13 +70,10 @@ func (s *Store) Program(name string) (file string, sum []byte, e Entry, err erro
 		if err != nil {
 			return err
 		}
-		p := location(artifact.Backend, name, a.File.Digest)
-		program, err := f.Open(p) // a link would not do
-		if err != nil {
+		if _, err := readFile(f, artifact.Backend, name, a); err != nil {
 			return err
 		}
-		program.Close()
-		file = filepath.Join(s.dir, filepath.FromSlash(p))
+		file = filepath.Join(s.dir, filepath.FromSlash(location(artifact.Backend, name, a.File.Digest)))
 		sum, err = hex.DecodeString(a.File.Digest.Encoded())
 		return err
 	})
