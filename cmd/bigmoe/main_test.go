@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -35,6 +36,10 @@ func TestScripts(t *testing.T) {
 	require.NoError(t, err)
 	module, err := filepath.Abs("../../recipes/qwen3moe/qwen3moe.wasm")
 	require.NoError(t, err)
+	program, err := exec.LookPath("bigmoe")
+	require.NoError(t, err)
+	goCache, err := exec.Command("go", "env", "GOCACHE").Output()
+	require.NoError(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -43,6 +48,8 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache"))
 			env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("BIGMOE", program)
+			env.Setenv("GOCACHE", strings.TrimSpace(string(goCache))) // recipes are built, of which Go's own packages are most
 			env.Setenv("MODULE", module)
 			return nil
 		},

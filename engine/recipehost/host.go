@@ -35,7 +35,20 @@ type Options struct {
 	MaxCalls         int           // questions to the host; 4 million
 
 	Warn func(message string) // gets what a recipe warns of, while it runs; nil drops it
+	Used func(Usage)          // gets what a module used, once it returned a plan; nil drops it
 }
+
+// Usage is what a module used of its bounds.
+type Usage struct {
+	ABIVersion  int
+	Seconds     float64 // of its own running
+	MemoryBytes int64   // at its end: a module never gives memory back
+	Calls       int
+	PlanBytes   int
+}
+
+// Bounds returns the options with the defaults filled in.
+func (h *Host) Bounds() Options { return h.opts }
 
 const pageBytes = 64 << 10
 
@@ -160,6 +173,7 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 	if _, ok := code.ExportedMemories()["memory"]; !ok {
 		return fault.Corruptf("does not export its memory: not a recipe")
 	}
+	start := time.Now()
 	timed, cancel := context.WithTimeout(ctx, h.opts.Timeout)
 	defer cancel()
 	m, err := r.InstantiateModule(timed, code, wazero.NewModuleConfig().WithName("recipe").WithStartFunctions())
@@ -191,7 +205,10 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 	if len(s.newer) > 0 {
 		return fault.Unsupportedf("imports the function %q of %q, which version %d of the ABI does not have", s.newer[0].name, moduleName, version[0])
 	}
-	_, err = call("bigmoe_plan")
+	if _, err = call("bigmoe_plan"); err == nil && h.opts.Used != nil {
+		h.opts.Used(Usage{ABIVersion: int(version[0]), Seconds: time.Since(start).Seconds(), MemoryBytes: int64(m.Memory().Size()),
+			Calls: s.calls, PlanBytes: len(s.result)})
+	}
 	return err
 }
 

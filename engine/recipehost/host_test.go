@@ -64,6 +64,21 @@ func TestPlansAreRepeatable(t *testing.T) {
 	require.Equal(t, sessions[0].clock, sessions[1].clock)
 }
 
+func TestUsage(t *testing.T) {
+	var used []Usage
+	h := New(Options{Used: func(u Usage) { used = append(used, u) }})
+	_, _, err := h.Plan(context.Background(), "qwen3moe", shipped(t), File(open(t, "qwen3moe/qwen3moe-f32.gguf")))
+	require.NoError(t, err)
+	require.Len(t, used, 1)
+	u := used[0]
+	require.Equal(t, ABIVersion, u.ABIVersion)
+	require.Less(t, u.MemoryBytes, h.Bounds().MemoryLimitBytes)
+	require.Greater(t, u.MemoryBytes, int64(1<<20))
+	require.Greater(t, u.Calls, 100)
+	require.Greater(t, u.PlanBytes, 1000)
+	require.Positive(t, u.Seconds)
+}
+
 func TestMemoryLimit(t *testing.T) {
 	src := File(open(t, "qwen3moe/qwen3moe-f32.gguf"))
 	_, _, err := New(Options{MemoryLimitBytes: 1 << 20}).Plan(context.Background(), "qwen3moe", shipped(t), src)

@@ -1,0 +1,71 @@
+// OLMoE models (OLMoE-1B-7B). The recipe that docs/tutorial-recipe.md arrives at; it is not part of bigmoe, and built in a
+// test as a stranger would build it.
+package main
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/bigmoe/bigmoe/sdk/recipe"
+)
+
+func init() { recipe.Register("olmoe", "1", build) }
+
+func main() {}
+
+func build(b *recipe.Builder) {
+	layers := b.Uint("block_count", 1, recipe.MaxLayers)
+	context := b.Uint("context_length", 1, recipe.MaxContext)
+	width := b.Uint("embedding_length", 1, recipe.MaxWidth)
+	heads := b.Uint("attention.head_count", 1, recipe.MaxCount)
+	kvHeads := b.UintOr("attention.head_count_kv", heads, 1, recipe.MaxCount)
+	headDim := width / heads
+	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
+	experts := b.Uint("expert_count", 1, recipe.MaxCount)
+	used := b.Uint("expert_used_count", 1, experts)
+	hidden := b.Uint("feed_forward_length", 1, recipe.MaxWidth) // of an expert: there are no others
+	vocabulary := b.Vocabulary()
+	if heads%kvHeads != 0 {
+		b.Refuse(recipe.Corrupt, "olmoe.attention.head_count "+strconv.Itoa(heads)+
+			" is not a multiple of attention.head_count_kv "+strconv.Itoa(kvHeads))
+	}
+	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
+		Experts: experts, ExpertsUsed: used})
+	rope := b.RopeScaling(headDim, context)
+	rope.HeadDim = headDim
+
+	b.Embedding()
+	h := b.Embed("h", b.Rows("token_embd.weight", width, vocabulary), 1)
+	for i := range layers {
+		b.Layer(i)
+		blk := "blk." + strconv.Itoa(i) + "."
+
+		x := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), eps, 0)
+		q := b.Linear("q", x, b.Weight(blk+"attn_q.weight", width, heads*headDim), "")
+		k := b.Linear("k", x, b.Weight(blk+"attn_k.weight", width, kvHeads*headDim), "")
+		// One norm over all heads together, before they turn.
+		q = b.RMSNorm("q_norm", q, b.Weight(blk+"attn_q_norm.weight", heads*headDim), eps, 0)
+		k = b.RMSNorm("k_norm", k, b.Weight(blk+"attn_k_norm.weight", kvHeads*headDim), eps, 0)
+		v := b.Linear("v", x, b.Weight(blk+"attn_v.weight", width, kvHeads*headDim), "")
+		o := b.Attention("attn", recipe.Attention{
+			Q: b.Rope("q_rope", q, rope), K: b.Rope("k_rope", k, rope), V: v,
+			Cache: b.KV("kv", kvHeads*headDim, kvHeads*headDim, 0),
+			Heads: heads, KVHeads: kvHeads, HeadDim: headDim, Scale: 1 / math.Sqrt(float64(headDim)),
+		})
+		o = b.Linear("attn_out", o, b.Weight(blk+"attn_output.weight", heads*headDim, width), "")
+		h = b.Add("h_attn", h, o)
+
+		x = b.RMSNorm("ffn_norm", h, b.Weight(blk+"ffn_norm.weight", width), eps, 0)
+		router := b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp.weight", width, experts)
+		ids, weights := b.Route("ids", "weights", recipe.Route{
+			Logits: b.LinearExact("router", x, router, ""), TopK: used, Gating: "softmax"}) // shares of all experts: they do not add up to 1
+		m := b.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.Bank(i, experts,
+			recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden),
+			recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden),
+			recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden, width))})
+		h = b.Add("h", h, m)
+	}
+	b.Head()
+	x := b.RMSNorm("norm", h, b.Weight("output_norm.weight", width), eps, 0)
+	b.Linear(recipe.Logits, x, b.Weight("output.weight", width, vocabulary), "")
+}
