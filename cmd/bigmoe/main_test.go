@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -38,8 +37,7 @@ func TestScripts(t *testing.T) {
 	require.NoError(t, err)
 	program, err := exec.LookPath("bigmoe")
 	require.NoError(t, err)
-	goCache, err := exec.Command("go", "env", "GOCACHE").Output()
-	require.NoError(t, err)
+	cache := goCache(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -49,7 +47,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("BIGMOE", program)
-			env.Setenv("GOCACHE", strings.TrimSpace(string(goCache))) // recipes are built, of which Go's own packages are most
+			env.Setenv("GOCACHE", cache) // recipes are built, and Go's own packages are most of them
 			env.Setenv("MODULE", module)
 			return nil
 		},
