@@ -55,7 +55,8 @@ func (a *app) backendListCommand() *cobra.Command {
 
 // backendOutput is a backend as it describes itself, or why it cannot.
 type backendOutput struct {
-	registry.Backend
+	Name       string   `json:"name"`
+	Origin     string   `json:"origin"`
 	Available  bool     `json:"available"`
 	Why        string   `json:"why,omitempty"` // it is not available
 	Version    string   `json:"version,omitempty"`
@@ -131,7 +132,7 @@ func writeBackends(to io.Writer, list []backendOutput) error {
 
 // describeBackend starts a backend for as long as it takes to ask what it can do.
 func (a *app) describeBackend(ctx context.Context, b registry.Backend, verbose bool) (out backendOutput, err error) {
-	out.Backend = b
+	out.Name, out.Origin = b.Name, b.Origin
 	if err = b.Err; err == nil {
 		var d *compute.Description
 		if d, err = a.askBackend(ctx, b, verbose); err == nil {

@@ -25,7 +25,7 @@ func bound(t testing.TB) *Bound {
 	choice := func(name, v string) *plan.Attr {
 		return &plan.Attr{Name: name, Value: &plan.Attr_S{S: v}}
 	}
-	p := &plan.Plan{Schema: plan.SchemaVersion, Recipe: "test", Model: &plan.Model{Vocabulary: 10, ContextLength: 8},
+	p := &plan.Plan{Schema: plan.SchemaVersion, Recipe: "test", Model: &plan.Model{Layers: 1, Vocabulary: 10, ContextLength: 8},
 		Weights: []*plan.Weight{weight("a", plan.Residency_ROWS, 4, 10), weight("router", plan.Residency_RESIDENT, 4, 6),
 			weight("b", plan.Residency_ROWS, 4, 10), weight("head", plan.Residency_RESIDENT, 4, 10)},
 		Banks: []*plan.Bank{{Name: "bank", Experts: 6, Parts: []*plan.Part{

@@ -169,6 +169,14 @@ func (s *suite) badLoads() {
 	})
 }
 
+// refusedEval wants an evaluation to have been refused as a kind, and the next one, after a reset, to work.
+func (s *suite) refusedEval(t *text, err error, kind fault.Kind, want []float32) error {
+	if err := refusedAs(err, kind); err != nil {
+		return err
+	}
+	return s.recovers(t, want, err, "")
+}
+
 func (s *suite) badBatches() {
 	for _, r := range []struct {
 		name string
@@ -182,10 +190,7 @@ func (s *suite) badBatches() {
 	} {
 		s.onLayer("refusals", "eval: "+r.name, func(t *text, h *optable.Host, want []float32) error {
 			r.msg.Kind = mailbox.Eval
-			if err := refusedAs(t.request(s.ctx, &r.msg), r.kind); err != nil {
-				return err
-			}
-			return s.sameAgain(t, h, want)
+			return s.refusedEval(t, t.request(s.ctx, &r.msg), r.kind, want)
 		})
 	}
 	s.onLayer("refusals", "eval: more positions than the context", func(t *text, h *optable.Host, want []float32) error {
@@ -193,18 +198,12 @@ func (s *suite) badBatches() {
 			return err
 		}
 		_, err := t.eval(s.ctx, h, true, 0)
-		if err := refusedAs(err, fault.User); err != nil {
-			return err
-		}
-		return s.sameAgain(t, h, want)
+		return s.refusedEval(t, err, fault.User, want)
 	})
 	s.onLayer("refusals", "eval: a token outside the vocabulary", func(t *text, h *optable.Host, want []float32) error {
 		msg := t.place(t.model.Batch(0, true, 1))
 		t.model.Region.Int32s(t.model.Layout.Tokens, 1)[0] = math.MaxInt32
-		if err := refusedAs(t.request(s.ctx, msg), fault.User); err != nil {
-			return err
-		}
-		return s.sameAgain(t, h, want)
+		return s.refusedEval(t, t.request(s.ctx, msg), fault.User, want)
 	})
 	s.onLayer("refusals", "a message of an unknown kind ends the process with a word", func(t *text, _ *optable.Host, _ []float32) error {
 		t.end.Send(&mailbox.Message{Kind: 77})

@@ -62,29 +62,34 @@ func (b *Blocks) tensor(name string, first int, shape ...uint64) Tensor {
 // A product with 8-bit activations is off by up to a part in 127 of each; of the largest sum that is less.
 const withinRounding = 0.03
 
-// TypeCases are what each type of weight is needed for: tables of which rows are read, matrices, matrices with exact
-// activations, and experts.
+// TypeCases returns the cases of all types.
 func TypeCases() []*Case {
 	var list []*Case
 	for _, b := range AllBlocks() {
-		table := b.tensor("table", 0, blockElems, Tokens)
-		list = append(list, &Case{Name: fmt.Sprintf("%v: rows of a table", b.Type), Width: blockElems, table: &table,
-			Ops: []*plan.Op{Op("repeat", "x", "", "y", Attrs{"times": 1})}, Want: each(func(x []float64) []float64 { return x })})
-		matrix := b.tensor("w", 1, blockElems, 12)
-		product := func(x Matrix, w map[string]Matrix) (y Matrix) {
-			for _, row := range x {
-				y = append(y, times64(w["w"], row))
-			}
-			return y
-		}
-		list = append(list,
-			&Case{Name: fmt.Sprintf("%v: linear", b.Type), Width: blockElems, Weights: []Tensor{matrix}, Within: withinRounding,
-				Ops: []*plan.Op{Op("linear", "x", "w", "y", nil)}, Want: product},
-			&Case{Name: fmt.Sprintf("%v: exact linear", b.Type), Width: blockElems, Weights: []Tensor{matrix}, Within: 1e-5,
-				Ops: []*plan.Op{Op("linear", "x", "w", "y", Attrs{"exact": true})}, Want: product},
-			b.experts())
+		list = append(list, b.Cases()...)
 	}
 	return list
+}
+
+// Cases are what a type of weight is needed for: tables of which rows are read, matrices, matrices with exact activations, and
+// experts.
+func (b *Blocks) Cases() []*Case {
+	table, matrix := b.tensor("table", 0, blockElems, Tokens), b.tensor("w", 1, blockElems, 12)
+	product := func(x Matrix, w map[string]Matrix) (y Matrix) {
+		for _, row := range x {
+			y = append(y, times64(w["w"], row))
+		}
+		return y
+	}
+	return []*Case{
+		{Name: fmt.Sprintf("%v: rows of a table", b.Type), Width: blockElems, table: &table,
+			Ops: []*plan.Op{Op("scale", "x", "", "y", Attrs{"factor": 1.0})}, Want: each(func(x []float64) []float64 { return x })},
+		{Name: fmt.Sprintf("%v: linear", b.Type), Width: blockElems, Weights: []Tensor{matrix}, Within: withinRounding,
+			Ops: []*plan.Op{Op("linear", "x", "w", "y", nil)}, Want: product},
+		{Name: fmt.Sprintf("%v: exact linear", b.Type), Width: blockElems, Weights: []Tensor{matrix}, Within: 1e-5,
+			Ops: []*plan.Op{Op("linear", "x", "w", "y", Attrs{"exact": true})}, Want: product},
+		b.experts(),
+	}
 }
 
 // experts are 3 experts of gate, up and down of a type, of which every token has 2.
@@ -100,17 +105,17 @@ func (b *Blocks) experts() *Case {
 	}
 	e := Op("experts", "in ids weights", "", "y", nil)
 	e.Bank = "bank"
-	return &Case{Name: fmt.Sprintf("%v: experts", b.Type), Width: experts + blockElems, Within: 2 * withinRounding,
+	return &Case{Name: fmt.Sprintf("%v: experts", b.Type), Width: blockElems, Within: 2 * withinRounding,
 		Weights: []Tensor{b.tensor("gate", 0, blockElems, blockElems, experts), b.tensor("up", 1, blockElems, blockElems, experts),
-			b.tensor("down", 3, blockElems, blockElems, experts)},
+			b.tensor("down", 3, blockElems, blockElems, experts), f32("router", blockElems, experts)},
 		Bank: &plan.Bank{Name: "bank", Experts: experts, Parts: []*plan.Part{
 			part(plan.Role_GATE, "gate"), part(plan.Role_UP, "up"), part(plan.Role_DOWN, "down")}},
-		Ops: []*plan.Op{Op("slice", "x", "", "l", Attrs{"width": experts}), Op("slice", "x", "", "e", Attrs{"start": experts, "width": blockElems}),
-			Op("scale", "e", "", "in", Attrs{"factor": 2 / largest}), Op("route", "l", "", "ids weights", Attrs{"top_k": picks}), e},
+		Ops: []*plan.Op{Op("linear", "x", "router", "l", Attrs{"exact": true}), Op("scale", "x", "", "in", Attrs{"factor": 2 / largest}),
+			Op("route", "l", "", "ids weights", Attrs{"top_k": picks}), e},
 		Want: func(x Matrix, w map[string]Matrix) (y Matrix) {
 			for _, row := range x {
-				p := softmax64(row[:experts])
-				in := map64(row[experts:], func(v float64) float64 { return 2 / largest * v })
+				p := softmax64(times64(w["router"], row))
+				in := map64(row, func(v float64) float64 { return 2 / largest * v })
 				out := make([]float64, blockElems)
 				least := 0
 				for i := range p {
