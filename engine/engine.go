@@ -40,6 +40,8 @@ type Engine struct {
 	memory    *memory.Memory
 	deviceMu  sync.Mutex
 	device    backend.Device // replaced when it dies: see current
+	restarts  backend.Restarts
+	death     error // of the last device
 	sequence  compute.Sequence
 	router    *router
 	rowFiles  sources
@@ -354,18 +356,30 @@ func (e *Engine) lay() (*expert.Config, []uint64, error) {
 
 // revive starts a new backend when the last one died. The weights and cached experts are still in the region.
 func (e *Engine) revive(ctx context.Context) error {
-	if e.sequence != nil && e.device.Dead() == nil {
-		return nil
+	if e.sequence != nil {
+		dead := e.device.Dead()
+		if dead == nil {
+			return nil
+		}
+		e.death = dead
 	}
 	e.owner, e.sequence = nil, nil
 	if err := e.device.Close(); err != nil {
 		e.cfg.Log.Warn().Err(err).Msg("closing the dead backend")
 	}
-	if err := e.launch(ctx); err != nil {
+	if err := e.restarts.Begin(ctx, e.death); err != nil {
 		return err
 	}
-	var err error
-	e.sequence, err = e.device.Load(ctx, e.bound, e.layout)
+	err := e.launch(ctx)
+	if err == nil {
+		e.sequence, err = e.device.Load(ctx, e.bound, e.layout)
+	}
+	if err != nil {
+		e.sequence = nil // and not a nil pointer in an interface
+		if e.death = err; ctx.Err() != nil {
+			e.restarts.Cancelled()
+		}
+	}
 	return err
 }
 

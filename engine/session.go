@@ -349,6 +349,7 @@ func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []f
 		e.owner = nil
 		return fmt.Errorf("position %d: %w", b.Position, err)
 	}
+	e.restarts.Worked()
 	s.tokens = append(s.tokens, tokens...)
 	return nil
 }

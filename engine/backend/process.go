@@ -186,6 +186,8 @@ func (p *Process) startError(limited context.Context, err error) error {
 		return fmt.Errorf("did not answer within %v%s", p.opts.StartTimeout, said)
 	case line != "" && (!handshake || verr != nil):
 		return fault.Userf("is not a backend: it printed %q%s", line, said)
+	case handshake && fields[0] != strconv.Itoa(plugin.CoreProtocolVersion):
+		return fault.Unsupportedf("speaks version %s of go-plugin's core protocol, this program speaks version %d", fields[0], plugin.CoreProtocolVersion)
 	case handshake && version != mailbox.Version:
 		return fault.Unsupportedf("speaks version %d of the backend protocol, this program speaks version %d", version, mailbox.Version)
 	case handshake && fields[4] != string(plugin.ProtocolGRPC):
@@ -283,8 +285,18 @@ func (p *Process) Prepare(ctx context.Context, m *compute.Bound) (*compute.Needs
 		needs, err = p.control.Prepare(ctx, msg)
 		return err
 	})
+	if err == nil {
+		for _, bytes := range []uint64{needs.StateBytes, needs.ScratchBytes, needs.ProcessBytes} {
+			if bytes > mostBytes {
+				return nil, fault.Bugf("backend %s: says that it takes %d bytes", p.about.Name, bytes)
+			}
+		}
+	}
 	return needs, err
 }
+
+// mostBytes is what no backend can take: sums of it do not overflow.
+const mostBytes = 1 << 56
 
 // Load implements [Device].
 func (p *Process) Load(ctx context.Context, m *compute.Bound, l *compute.Layout) (compute.Sequence, error) {

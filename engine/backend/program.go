@@ -75,7 +75,7 @@ func format(path string) string {
 	defer f.Close()
 	head := make([]byte, 4)
 	if n, _ := f.Read(head); bytes.Equal(head[:n], []byte("\x00asm")) {
-		return "WebAssembly, such as a recipe,"
+		return "WebAssembly (a recipe?)"
 	}
 	return ""
 }

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/bigmoe/bigmoe/sdk/compute"
@@ -19,6 +20,7 @@ type sequence struct {
 	box     *mailbox.Mailbox
 	end     *mailbox.End
 	closed  bool
+	doing   doing
 
 	rowAt, rowBytes []uint64 // of the by-row weights
 }
@@ -48,6 +50,7 @@ func (s *sequence) Eval(ctx context.Context, b *compute.Batch, host compute.Host
 			<-cancelled // or it would cancel the next evaluation
 		}
 	}()
+	s.doing = doing{tokens: len(b.Tokens), position: b.Position, bank: -1}
 	msg := mailbox.Message{Kind: mailbox.Eval, Tokens: uint32(len(b.Tokens)), Position: uint64(b.Position), All: b.All, Predict: b.Predict}
 	var hostErr error
 	for {
@@ -128,6 +131,7 @@ func (s *sequence) serve(ctx context.Context, m *mailbox.Message, host compute.H
 	var wave compute.Wave
 	var err error
 	if m.Kind == mailbox.Next {
+		s.doing.wave++
 		wave, err = host.Next()
 	} else {
 		n := uint64(m.Tokens) * uint64(m.K)
@@ -143,6 +147,7 @@ func (s *sequence) serve(ctx context.Context, m *mailbox.Message, host compute.H
 			return wave, p.Predict(int(m.Bank), ids)
 		}
 		weights := s.region.Float32s(s.layout.Routes+4*s.layout.MaxRoute, int(n))
+		s.doing.bank, s.doing.wave = int(m.Bank), 1
 		wave, err = host.Route(int(m.Bank), int(m.K), ids, weights)
 	}
 	if err == nil && uint64(len(wave.Slots)) > s.layout.MaxWave {
@@ -152,6 +157,25 @@ func (s *sequence) serve(ctx context.Context, m *mailbox.Message, host compute.H
 		err = errors.New("the host failed without a message")
 	}
 	return wave, err
+}
+
+// doing is how far an evaluation has come.
+type doing struct {
+	tokens, position int
+	bank             int // routed last; -1: none yet
+	wave             int // of it, from 1 on
+}
+
+// during says what the backend does after msg.
+func (s *sequence) during(msg *mailbox.Message) string {
+	if msg.Kind != mailbox.Eval && msg.Kind != mailbox.Wave {
+		return msg.Kind.String()
+	}
+	text := fmt.Sprintf("eval of %d tokens at position %d", s.doing.tokens, s.doing.position)
+	if s.doing.bank >= 0 {
+		text += fmt.Sprintf(", after wave %d of the experts of layer %d", s.doing.wave, s.model.Plan.Banks[s.doing.bank].Layer)
+	}
+	return text
 }
 
 // ask posts msg and waits for the next message of the backend, as long as it is alive and well.
@@ -176,7 +200,7 @@ func (s *sequence) ask(ctx context.Context, msg *mailbox.Message) (mailbox.Messa
 			return mailbox.Message{}, err
 		}
 		if pulse.quiet(looked) >= p.opts.HangTimeout {
-			return mailbox.Message{}, p.kill("no sign of life for %v during %v", p.opts.HangTimeout, msg.Kind)
+			return mailbox.Message{}, p.kill("no sign of life for %v during %s", p.opts.HangTimeout, s.during(msg))
 		}
 		if ctx.Err() != nil {
 			if grace := min(cancelGrace, p.opts.HangTimeout); ignored+looked >= grace {
