@@ -189,11 +189,6 @@ func TestBailingMoE3(t *testing.T) {
 	}
 }
 
-func TestBailingMoE3Identity(t *testing.T) {
-	l := newLing(lingVariant{grouped: true})
-	requireIdentity(t, l.write(t), l.text(40))
-}
-
 func TestBailingMoE3Rewind(t *testing.T) {
 	l := newLing(lingVariant{})
 	requireFreshStart(t, l.write(t), l.text(20))

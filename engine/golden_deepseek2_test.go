@@ -109,8 +109,3 @@ func TestDeepSeek2Scale(t *testing.T) {
 		require.InDelta(t, f*(1-turned)+f/40*turned, m.frequency(i), 1e-12)
 	}
 }
-
-func TestDeepSeek2Identity(t *testing.T) {
-	m := deepseekV3.deepseek2(false)
-	requireIdentity(t, m.write(t), m.text(40))
-}

@@ -105,9 +105,3 @@ func TestGemma4Goldens(t *testing.T) {
 		})
 	}
 }
-
-// TestGemma4Identity is the first law for a fused bank with scales.
-func TestGemma4Identity(t *testing.T) {
-	g, model, _ := loadGoldenB(t, "gemma4/gemma4-wide-q4_k_m")
-	requireIdentity(t, model, g.Prompt.IDs)
-}

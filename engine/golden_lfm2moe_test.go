@@ -112,12 +112,6 @@ func requireGolden(t *testing.T, g *golden, model string, greedy int) {
 	}
 }
 
-// TestLFM2MoEIdentity is the first law for a model that remembers in convolutions too.
-func TestLFM2MoEIdentity(t *testing.T) {
-	g, model := lfmGolden(t, "lfm2moe-wide-q4_k_m")
-	requireIdentity(t, model, g.Prompt.IDs)
-}
-
 // TestLFM2MoETokens encodes the texts of the golden, with and without what the model wants around a text.
 func TestLFM2MoETokens(t *testing.T) {
 	arithmetic(t)

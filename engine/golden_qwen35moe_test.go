@@ -61,23 +61,6 @@ func TestQwen35MoEGoldens(t *testing.T) {
 	}
 }
 
-// TestQwen35MoEIdentity is the first law for a model that remembers in matrices.
-func TestQwen35MoEIdentity(t *testing.T) {
-	g, model := qwen35Golden(t, "qwen35moe-q4_k_m")
-	requireIdentity(t, model, g.Prompt.IDs)
-}
-
-// TestQwen35MoEChunks holds batches of every awkward size against one batch, bit for bit.
-func TestQwen35MoEChunks(t *testing.T) {
-	arithmetic(t)
-	g, model := qwen35Golden(t, "qwen35moe-f32")
-	cfg := config(model, backends()["in process"])
-	want := observe(t, cfg, g.Prompt.IDs, 0, 2)
-	for _, chunk := range []int{1, 2, 3, 5, 63} {
-		requireSame(t, want, observe(t, cfg, g.Prompt.IDs, chunk, 2))
-	}
-}
-
 // TestQwen35MoETokens encodes the texts of the golden and decodes them.
 func TestQwen35MoETokens(t *testing.T) {
 	arithmetic(t)
