@@ -11,6 +11,7 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
@@ -69,7 +70,7 @@ type Part struct {
 // Bind finds every tensor of p in f. The plan must have passed [plan.Validate], which also gave values.
 func Bind(p *plan.Plan, values plan.Values, f *gguf.File) (*Model, error) {
 	m := &Model{Plan: p, Values: values, File: f}
-	used := make(map[string]bool, len(f.Tensors()))
+	used := make(roles, len(f.Tensors()))
 	for _, w := range p.Weights {
 		bound, err := bindWeight(f, w, used)
 		if err != nil {
@@ -94,22 +95,38 @@ func Bind(p *plan.Plan, values plan.Values, f *gguf.File) (*Model, error) {
 		m.Banks = append(m.Banks, bound)
 	}
 	for _, u := range p.Unused {
-		used[u.Tensor] = true
+		if role, ok := used[u.Tensor]; ok {
+			return nil, fault.Corruptf("%s: tensor %q: recipe %q uses it as %s and lists it as unused", f.Path(), u.Tensor, p.Recipe, role)
+		}
+	}
+	for _, u := range p.Unused {
+		used[u.Tensor] = "unused"
 	}
 	for _, t := range f.Tensors() {
-		if !used[t.Name] {
+		if used[t.Name] == "" {
 			return nil, fault.Unsupportedf("%s: tensor %q: recipe %q neither uses it nor lists it as unused", f.Path(), t.Name, p.Recipe)
 		}
 	}
 	return m, nil
 }
 
-func find(f *gguf.File, name string, used map[string]bool) (gguf.Tensor, error) {
+// roles says what each tensor is used as. A dense one may be part of several weights; experts belong to one bank alone.
+type roles map[string]string
+
+const (
+	dense   = "a weight"
+	experts = "experts"
+)
+
+func (r roles) find(f *gguf.File, name, role string) (gguf.Tensor, error) {
 	t, ok := f.Tensor(name)
 	if !ok {
 		return t, fault.Corruptf("tensor %q is missing", name)
 	}
-	used[name] = true
+	if had := r[name]; had == experts || had != "" && had != role {
+		return t, fault.Corruptf("tensor %q is used as %s and again as %s", name, had, role)
+	}
+	r[name] = role
 	return t, nil
 }
 
@@ -121,16 +138,19 @@ func trim(dims []uint64) []uint64 {
 	return dims
 }
 
-func bindWeight(f *gguf.File, w *plan.Weight, used map[string]bool) (Weight, error) {
+func bindWeight(f *gguf.File, w *plan.Weight, used roles) (Weight, error) {
 	out := Weight{Weight: w}
 	shape := trim(w.Shape)
 	rowElems, rows := int64(shape[0]), int64(1)
 	for _, d := range shape[1:] {
+		if rows > math.MaxInt64/int64(d)/rowElems {
+			return out, fault.Corruptf("shape %v has more elements than any file", shape)
+		}
 		rows *= int64(d)
 	}
 	var found int64
 	for i, src := range w.Sources {
-		t, err := find(f, src.Tensor, used)
+		t, err := used.find(f, src.Tensor, dense)
 		if err != nil {
 			return out, err
 		}
@@ -196,14 +216,14 @@ func typeNames(ids []uint32) []string {
 	return names
 }
 
-func bindBank(f *gguf.File, b *plan.Bank, used map[string]bool) (Bank, error) {
+func bindBank(f *gguf.File, b *plan.Bank, used roles) (Bank, error) {
 	out := Bank{Plan: b, Bank: expert.Bank{Layer: int(b.Layer), Experts: int(b.Experts)}}
 	for _, p := range b.Parts {
 		stacked := len(p.Tensors) == 1 && b.Experts > 1
 		part := expert.Part{Name: p.Tensors[0]}
 		var typ dtype.Type
 		for e, name := range p.Tensors {
-			t, err := find(f, name, used)
+			t, err := used.find(f, name, experts)
 			if err != nil {
 				return out, err
 			}

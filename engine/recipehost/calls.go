@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
+	"unicode"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -18,7 +20,7 @@ const (
 	arrayFlag    = 0x100   // in the answer of meta_type
 	maxNameBytes = 1 << 16 // of a key, tensor name or message
 	maxElements  = 1 << 22 // of arrays, all that are looked into together
-	maxOutput    = 4 << 10 // bytes of what the module prints that are kept for the error
+	maxOutput    = 4 << 10 // bytes of what the module prints or says that people get to see
 	maxWarnings  = 64
 )
 
@@ -83,6 +85,20 @@ func (s *session) name(m api.Module, ptr, size uint32) string {
 		s.end(fault.Corruptf("passed a name or message of %d bytes: at most %d are taken", size, maxNameBytes))
 	}
 	return string(s.memory(m, ptr, size))
+}
+
+// message is what the module has to say to people: no control characters, no more of it than they would read.
+func (s *session) message(m api.Module, ptr, size uint32) string {
+	text := s.name(m, ptr, size)
+	if len(text) > maxOutput {
+		text = text[:maxOutput] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // give copies text into the module's buffer, as much as fits, and returns how long it is.
@@ -222,7 +238,7 @@ var functions = []hostFunction{
 		st[0] = uint64(len(t.Dims))
 	}},
 	{"fail", triI, none, func(s *session, m api.Module, st []uint64) {
-		message := s.name(m, u32(st[1]), u32(st[2]))
+		message := s.message(m, u32(st[1]), u32(st[2]))
 		switch fault.Kind(u32(st[0])) {
 		case fault.Corrupt:
 			s.end(fault.Corruptf("%s", message))
@@ -237,7 +253,7 @@ var functions = []hostFunction{
 		if s.warnings++; s.warnings > maxWarnings {
 			s.end(fault.Corruptf("warned more than %d times", maxWarnings))
 		}
-		if text := s.name(m, u32(st[0]), u32(st[1])); s.opts.Warn != nil {
+		if text := s.message(m, u32(st[0]), u32(st[1])); s.opts.Warn != nil {
 			s.opts.Warn(text)
 		}
 	}},

@@ -154,7 +154,11 @@ func (h *Host) prepare(ctx context.Context, config wazero.RuntimeConfig, module 
 	code, err := r.CompileModule(ctx, module)
 	if err != nil {
 		r.Close(ctx)
-		return nil, nil, fault.Corruptf("not a module that can be run: %w", firstLine(err))
+		kind := fault.Corrupt
+		if strings.Contains(err.Error(), "is disabled") { // wazero has no other sign of a proposal that we do not take
+			kind = fault.Unsupported
+		}
+		return nil, nil, fault.As(kind, fmt.Errorf("not a module that can be run: %w", firstLine(err)))
 	}
 	return r, code, nil
 }

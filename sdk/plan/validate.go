@@ -62,6 +62,8 @@ func (v *validator) run() error {
 		return fault.Corruptf("implausible size: %d blocks, %d weights, %d states, %d banks", len(p.Blocks), len(p.Weights), len(p.States), len(p.Banks))
 	case p.Model.Vocabulary == 0 || p.Model.Vocabulary > maxWidth || p.Model.ContextLength == 0:
 		return fault.Corruptf("model section: vocabulary %d, context_length %d", p.Model.Vocabulary, p.Model.ContextLength)
+	case p.Model.Layers > maxLayers:
+		return fault.Corruptf("model section: %d layers, at most %d are possible", p.Model.Layers, maxLayers)
 	}
 	for _, step := range []func() error{v.declareWeights, v.declareBanks, v.declareStates, v.blocks, v.nothingUnused} {
 		if err := step(); err != nil {
@@ -206,8 +208,8 @@ func (v *validator) blocks() error {
 			return fault.Corruptf("block %d is %v, needs to be %v", i, b.Kind, want)
 		}
 		if b.Kind == BlockKind_LAYER {
-			if b.Layer < nextLayer || b.Layer >= maxLayers {
-				return fault.Corruptf("block %d is layer %d, needs %d to %d", i, b.Layer, nextLayer, maxLayers-1)
+			if b.Layer < nextLayer || b.Layer >= p.Model.Layers {
+				return fault.Corruptf("block %d is layer %d of %d, needs at least %d", i, b.Layer, p.Model.Layers, nextLayer)
 			}
 			nextLayer = b.Layer + 1
 		}

@@ -171,7 +171,7 @@ var opCases = []opCase{
 
 // plan wraps the op: inputs come from tables of their width, a negative width from a table of integers.
 func (c opCase) plan() *Plan {
-	p := &Plan{Schema: 1, Recipe: "test", Model: &Model{Vocabulary: 10, ContextLength: 8}}
+	p := &Plan{Schema: 1, Recipe: "test", Model: &Model{Layers: 1, Vocabulary: 10, ContextLength: 8}}
 	weight := func(name string, shape []uint64, r Residency) {
 		p.Weights = append(p.Weights, &Weight{Name: name, Sources: []*Source{{Tensor: name}}, Shape: shape, Residency: r})
 	}

@@ -3,8 +3,7 @@
 set -eu
 cd "$(dirname "$0")"
 for source in */*.c; do
-	memory=
-	if [ "$source" = hostile/memory.c ]; then memory=-Wl,--initial-memory=134217728; fi
-	clang --target=wasm32 -nostdlib -Os -Wno-everything -I. -Wl,--no-entry -Wl,--strip-all -Wl,-z,stack-size=8192 $memory \
+	flags=$(sed -n 's,^// flags: ,,p' "$source")
+	clang --target=wasm32 -nostdlib -Os -Wno-everything -I. -Wl,--no-entry -Wl,--strip-all -Wl,-z,stack-size=8192 $flags \
 		-o "${source%.c}.wasm" "$source"
 done
