@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"encoding/base64"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/bigmoe/bigmoe/engine/backend"
 	"github.com/bigmoe/bigmoe/registry"
 	"github.com/bigmoe/bigmoe/registry/artifact"
+	"github.com/bigmoe/bigmoe/registry/cosign"
 	"github.com/bigmoe/bigmoe/registry/store"
 	"github.com/bigmoe/bigmoe/sdk/compute/memory"
 	"github.com/bigmoe/bigmoe/sdk/fault"
@@ -161,6 +163,27 @@ func TestKeyIsRemembered(t *testing.T) {
 	_, err = w.install(registry.Request{Ref: ref, Key: me.public})
 	require.ErrorContains(t, err, "is not signed")
 	require.NoError(t, w.find("free"), "what was pinned still runs")
+}
+
+// A signature that we did not make: see testdata/sigstore.
+func TestSignatureOfSigstore(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("testdata", "sigstore", name))
+		require.NoError(t, err)
+		return string(text)
+	}
+	key, err := cosign.ParseKey([]byte(read("cosign.pub")))
+	require.NoError(t, err)
+	value, err := base64.StdEncoding.DecodeString(strings.TrimSpace(read("signature")))
+	require.NoError(t, err)
+	w := newWorld(t)
+	ref, d := w.publish("a", "a", "oci:"+w.layout+":1")
+	require.Equal(t, read("payload.json"), strings.ReplaceAll(payload(d), "example.com/some/mine", "ghcr.io/someone/a"),
+		"the payloads of the other tests are like this one")
+	w.attach(d, read("payload.json"), value, 1)
+	_, err = w.install(registry.Request{Ref: ref, Key: key})
+	require.NoError(t, err)
+	require.NoError(t, w.find("a"))
 }
 
 func TestBackendWithConsent(t *testing.T) {
