@@ -27,7 +27,7 @@ type Config struct {
 	Batch       int   // most tokens evaluated at once; 0 = DefaultBatch
 	LogitRows   int   // most positions whose logits are wanted at once, see Session.Score; 0 = 1
 	Threads     int   // of the backend; 0 = one per core
-	Readers     int   // reads in flight; 0 = DefaultReaders
+	Readers     int   // reads in flight; 0 = what suits the drive
 	IO          expert.IOMode
 	Policy      string         // of the cache, see package policy; "" = DefaultPolicy
 	KV          compute.KVType // precision of the key-value cache: the zero value is half, KVType_F32 full
@@ -37,6 +37,8 @@ type Config struct {
 	// RecipeCache is a folder for compiled recipes, where nobody else may write; "" interprets them, which takes longer for
 	// large models.
 	RecipeCache string
+	// DriveCache is a folder for what is found out about drives; "" = it is found out anew each time.
+	DriveCache string
 	// FS reads experts and weights; nil = the operating system. Tests inject faults here.
 	FS vfs.FS
 
@@ -52,7 +54,7 @@ type Config struct {
 const (
 	DefaultContext = 4096
 	DefaultBatch   = 512
-	DefaultReaders = 8
+	DefaultReaders = 8 // when nothing is known about the drive
 	DefaultPolicy  = "forecast"
 )
 
@@ -138,9 +140,6 @@ func (c *Config) setDefaults() error {
 	}
 	if c.LogitRows == 0 {
 		c.LogitRows = 1
-	}
-	if c.Readers == 0 {
-		c.Readers = DefaultReaders
 	}
 	if c.Policy == "" {
 		c.Policy = DefaultPolicy

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/engine/backend"
 	"github.com/bigmoe/bigmoe/engine/budget"
+	"github.com/bigmoe/bigmoe/engine/drive"
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/engine/expert/policy"
 	"github.com/bigmoe/bigmoe/engine/model"
@@ -62,7 +64,7 @@ type Engine struct {
 const (
 	engineBytes   = 64 << 20 // code, runtime, recipe host's leftovers, garbage not yet collected
 	readerBytes   = 64 << 10 // stack and kernel bookkeeping of one reader
-	loaderBytes   = loadReaders * (loadChunkBytes + 2*vfs.Align)
+	loaderBytes   = maxLoadReaders * (loadChunkBytes + 2*vfs.Align)
 	regionPadding = 1 << 20 // page rounding between the parts of the region
 )
 
@@ -191,13 +193,14 @@ func (e *Engine) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	store.Readers = cmp.Or(e.cfg.Readers, drive.Depth(e.cfg.DriveCache, e.File.Path()), DefaultReaders)
 	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave, predict: e.cfg.Prefetch == PrefetchRouter}
 	if len(e.Model.Banks) > 0 {
 		if e.router.store, err = expert.Open(*store); err != nil {
 			return fmt.Errorf("%s: %w", e.File.Path(), err)
 		}
 	}
-	if err := loadDense(ctx, &e.cfg, e.Model, e.memory, offsets, e.loaded); err != nil {
+	if err := e.load(ctx, offsets); err != nil {
 		return err
 	}
 	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
@@ -206,6 +209,25 @@ func (e *Engine) start(ctx context.Context) error {
 	e.rows = &rowReader{model: e.Model, files: e.rowFiles}
 	e.sequence, err = e.device.Load(ctx, e.bound, e.layout)
 	return err
+}
+
+// load reads the dense weights, and finds out on the way how many reads in flight the drive likes.
+func (e *Engine) load(ctx context.Context, offsets []uint64) error {
+	l, err := newLoader(&e.cfg, e.Model, e.memory, offsets, e.loaded)
+	if err != nil {
+		return err
+	}
+	depth, err := l.load(ctx, e.cfg.Readers)
+	if err != nil || depth == 0 {
+		return err
+	}
+	if s := e.router.store; s != nil {
+		s.SetReaders(depth)
+	}
+	if err := drive.Remember(e.cfg.DriveCache, e.File.Path(), depth); err != nil {
+		e.cfg.Log.Debug().Err(err).Msg("the depth of the drive is not remembered")
+	}
+	return nil
 }
 
 // launch makes a device and puts it in the place of the last one.
@@ -272,7 +294,7 @@ func (e *Engine) fit(limit int64, needs *compute.Needs) (*budget.Fitted, error) 
 			{Name: fmt.Sprintf("states for a context of %d", e.Context), Bytes: int64(needs.StateBytes)},
 			{Name: fmt.Sprintf("scratch for batches of %d", e.batch), Bytes: scratch},
 			{Name: "backend process", Bytes: int64(needs.ProcessBytes)},
-			{Name: "engine process", Bytes: engineBytes + loaderBytes + e.Tokenizer.SizeBytes() + int64(e.cfg.Readers)*readerBytes},
+			{Name: "engine process", Bytes: engineBytes + loaderBytes + e.Tokenizer.SizeBytes() + int64(max(e.cfg.Readers, maxLoadReaders))*readerBytes},
 		},
 		WantCache:  e.cfg.CacheBytes,
 		ArenaBytes: func(int64) int64 { return 0 },
@@ -341,7 +363,7 @@ func (e *Engine) lay() (*expert.Config, []uint64, error) {
 	cfg := &expert.Config{
 		FS: e.cfg.FS, Files: e.Model.Files(), Banks: e.Model.StoreBanks(), TopK: e.Model.MaxTopK(),
 		Arena: region[base:], ArenaBase: base, BudgetBytes: e.Budget.CacheBytes,
-		Policy: pol, Readers: e.cfg.Readers, Mode: e.cfg.IO,
+		Policy: pol, Mode: e.cfg.IO,
 		Wake:    wake,
 		Discard: func(off uint64, n int64) error { return e.memory.Discard(off, uint64(n)) },
 	}

@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/engine/model"
@@ -16,22 +18,40 @@ import (
 )
 
 const (
-	loadChunkBytes = 4 << 20 // one read of dense weights
-	loadReaders    = 3       // each holds a chunk; more do not make a drive faster at this size
+	loadChunkBytes = 1 << 20 // one read of dense weights: about a part of an expert
+	// trialBytes is what is read with each depth that is tried, a few tenths of a second; trialGain is how much faster a deeper queue
+	// must be to be worth it: what is in flight delays what is wanted next.
+	trialBytes = 128 << 20
+	trialGain  = 1.05
+
+	maxLoadReaders = 2 * DefaultReaders // each holds a chunk
 )
 
-// loadDense copies the resident weights into the region: offsets[i] is where weight i goes. Reads are direct where
-// that works, so that a model does not push everything else out of the page cache on its way in.
-func loadDense(ctx context.Context, cfg *Config, m *model.Model, mem *memory.Memory, offsets []uint64, progress func(done, total int64)) error {
-	type job struct {
-		rng   model.Range
-		from  int64  // within the range
-		at    uint64 // where in the region it goes
-		bytes int64
-	}
-	region := mem.Bytes()
-	var jobs []job
-	var total int64
+// trialDepths are the numbers of reads in flight that are tried. Fewer were never faster (docs/experiments/queue-depth.md).
+var trialDepths = []int{DefaultReaders, maxLoadReaders}
+
+// loader copies the resident weights into the region. Reads are direct where that works, so that a model does not push everything
+// else out of the page cache on its way in.
+type loader struct {
+	files    sources
+	memory   *memory.Memory
+	jobs     []loadJob
+	progress func(done, total int64)
+	trial    int64 // bytes read with each depth that is tried
+
+	done, total int64
+}
+
+type loadJob struct {
+	rng   model.Range
+	from  int64 // within the range
+	at    uint64
+	bytes int64
+}
+
+// newLoader prepares to load the weights of m: offsets[i] is where in mem weight i goes.
+func newLoader(cfg *Config, m *model.Model, mem *memory.Memory, offsets []uint64, progress func(done, total int64)) (*loader, error) {
+	l := &loader{memory: mem, progress: progress, trial: trialBytes}
 	for i := range m.Weights {
 		w := &m.Weights[i]
 		if !w.Resident() {
@@ -41,61 +61,94 @@ func loadDense(ctx context.Context, cfg *Config, m *model.Model, mem *memory.Mem
 		for _, rng := range w.Ranges {
 			for from := int64(0); from < rng.Bytes; from += loadChunkBytes {
 				n := min(loadChunkBytes, rng.Bytes-from)
-				jobs = append(jobs, job{rng, from, at, n})
+				l.jobs = append(l.jobs, loadJob{rng, from, at, n})
 				at += uint64(n)
-				total += n
+				l.total += n
 			}
 		}
 	}
-	files, err := openSources(cfg.FS, m, cfg.IO != expert.BufferedOnly)
-	if err != nil {
-		return err
-	}
-	defer files.close()
+	slices.SortFunc(l.jobs, func(a, b loadJob) int { // one sweep over the file
+		return cmp.Or(cmp.Compare(a.rng.Shard, b.rng.Shard), cmp.Compare(a.rng.Offset+a.from, b.rng.Offset+b.from))
+	})
+	var err error
+	l.files, err = openSources(cfg.FS, m, cfg.IO != expert.BufferedOnly)
+	return l, err
+}
 
+// load loads everything with the given number of reads in flight. If that is 0, it finds out which number suits the drive, and
+// returns it, or 0 when there is too little to read to tell.
+func (l *loader) load(ctx context.Context, readers int) (depth int, err error) {
+	defer l.files.close()
+	if readers == 0 && l.total >= int64(len(trialDepths)+1)*l.trial {
+		if depth, err = l.try(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return depth, l.run(ctx, cmp.Or(readers, depth, DefaultReaders), l.total)
+}
+
+// try reads a stretch with each of the trial depths and returns the one to use.
+func (l *loader) try(ctx context.Context) (depth int, err error) {
+	var best float64
+	for _, d := range trialDepths {
+		start, was := time.Now(), l.done
+		if err := l.run(ctx, d, was+l.trial); err != nil {
+			return 0, err
+		}
+		if rate := float64(l.done-was) / time.Since(start).Seconds(); rate > trialGain*best {
+			depth, best = d, rate
+		}
+	}
+	return depth, nil
+}
+
+// run goes on loading, with the given number of reads in flight, until about upTo bytes are there.
+func (l *loader) run(ctx context.Context, readers int, upTo int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var next, done atomic.Int64
+	left := upTo - l.done // of what the readers may claim
+	var mu sync.Mutex
+	claim := func() *loadJob {
+		mu.Lock()
+		defer mu.Unlock()
+		if left <= 0 || len(l.jobs) == 0 || ctx.Err() != nil {
+			return nil
+		}
+		j := &l.jobs[0]
+		l.jobs = l.jobs[1:]
+		left -= j.bytes
+		return j
+	}
 	var wg sync.WaitGroup
-	landed := make(chan struct{}, 1)
-	for range loadReaders {
+	landed := make(chan int64, maxLoadReaders)
+	for range min(readers, maxLoadReaders) {
 		wg.Go(func() {
 			buf := vfs.AlignedBuffer(int(vfs.RegionBytes(loadChunkBytes)))
-			for ctx.Err() == nil {
-				i := next.Add(1) - 1
-				if i >= int64(len(jobs)) {
+			for j := claim(); j != nil; j = claim() {
+				if err := l.read(j, buf); err != nil {
+					cancel(err)
 					return
 				}
-				j := &jobs[i]
-				src, off := files[j.rng.Shard], j.rng.Offset+j.from
-				if _, err := src.Read(off, j.bytes, buf); err != nil {
-					cancel(readError(j.rng, src, off, err))
-					return
-				}
-				mem.Back(j.at, uint64(j.bytes))
-				copy(region[j.at:][:j.bytes], buf[off%vfs.Align:])
-				done.Add(j.bytes)
-				select {
-				case landed <- struct{}{}:
-				default:
-				}
+				landed <- j.bytes
 			}
 		})
 	}
-	finished := make(chan struct{})
-	go func() { wg.Wait(); close(finished) }()
-	for {
-		select {
-		case <-landed:
-			progress(done.Load(), total)
-		case <-finished:
-			if err := context.Cause(ctx); err != nil {
-				return err
-			}
-			progress(total, total)
-			return nil
-		}
+	go func() { wg.Wait(); close(landed) }()
+	for n := range landed {
+		l.done += n
+		l.progress(l.done, l.total)
 	}
+	return context.Cause(ctx)
+}
+
+func (l *loader) read(j *loadJob, buf []byte) error {
+	src, off := l.files[j.rng.Shard], j.rng.Offset+j.from
+	if _, err := src.Read(off, j.bytes, buf); err != nil {
+		return readError(j.rng, src, off, err)
+	}
+	l.memory.Back(j.at, uint64(j.bytes))
+	copy(l.memory.Bytes()[j.at:][:j.bytes], buf[off%vfs.Align:])
+	return nil
 }
 
 // openSources opens the shards of a model, in their order.

@@ -79,6 +79,7 @@ type Cost struct {
 	Foreseen     int64   `json:"experts_foreseen"` // prefetched in time, or at least begun
 	MissBytes    int64   `json:"miss_bytes"`       // payload of the experts that had to be read, prefetched ones included
 	ReadBytes    int64   `json:"read_bytes"`       // by system calls, alignment included
+	DriveSeconds float64 `json:"drive_seconds"`    // experts were being read; ReadBytes ÷ this is what the drive gave
 }
 
 // TokensPerSecond returns the speed, or 0 when nothing was measured.
@@ -378,5 +379,6 @@ func (m meter) cost(tokens int) Cost {
 		Foreseen:     now.Used.Experts - was.Used.Experts,
 		MissBytes:    now.Misses.Bytes - was.Misses.Bytes + now.Prefetched.Bytes - was.Prefetched.Bytes - (now.Cancelled.Bytes - was.Cancelled.Bytes),
 		ReadBytes:    now.SyscallBytes - was.SyscallBytes,
+		DriveSeconds: (now.BusyTime - was.BusyTime).Seconds(),
 	}
 }

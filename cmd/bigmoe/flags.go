@@ -69,7 +69,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	fs.IntVar(&f.context, "ctx", 0, "`TOKENS` of context; default: 4096, or less if the model was trained for less")
 	fs.IntVar(&f.batch, "batch", 0, "most `TOKENS` of a prompt evaluated at once; default: 512")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads; default: one per core")
-	fs.IntVar(&f.ioThreads, "io-threads", 0, "reads in flight; default: 8")
+	fs.IntVar(&f.ioThreads, "io-threads", 0, "reads in flight; default: what suits the drive, measured while loading")
 	fs.Var(&f.io, "io", "how experts are read: auto (direct where that works), direct or buffered")
 	fs.Var(&f.policy, "policy", "which experts stay in the cache: forecast (those expected soonest), frequency (decayed) or lru")
 	fs.Var(&f.prefetch, "prefetch", "which experts are read before a layer picks them: router (what the next layer's router makes of this one's input), off, or auto (router, but off with --policy lru, so that it can be compared with a replay)")

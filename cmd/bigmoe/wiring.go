@@ -109,7 +109,7 @@ func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
 	return engine.Config{
 		Model: path, Recipe: recipe, Recipes: r, Backend: b.Backend,
 		MemoryBytes: int64(f.memory), CacheBytes: int64(f.cache), Context: f.context, Batch: f.batch,
-		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv, Prefetch: prefetch,
+		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv, Prefetch: prefetch, DriveCache: cacheDir(),
 		ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
 	}, nil
 }

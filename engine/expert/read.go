@@ -55,11 +55,15 @@ func (s *Store) wakeReaders(parts int) {
 	}
 }
 
-// reader reads parts until the store closes.
+// reader reads parts until the store closes or has too many readers.
 func (s *Store) reader() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
+		if s.readers > s.cfg.Readers {
+			s.readers--
+			return
+		}
 		n := s.next()
 		if n == none {
 			if s.closed {
@@ -95,7 +99,9 @@ func (s *Store) readNext(n int32) {
 		s.unqueue(n)
 	}
 	sl.running++
-	s.running++
+	if s.running++; s.running == 1 {
+		s.busySince = time.Now()
+	}
 	s.stats.InFlightPeak = max(s.stats.InFlightPeak, s.running)
 	prio, expert := sl.prio, sl.expert
 	s.ledger.Hold(sl.key)
@@ -118,7 +124,9 @@ func (s *Store) readNext(n int32) {
 	}
 
 	s.mu.Lock()
-	s.running--
+	if s.running--; s.running == 0 {
+		s.stats.BusyTime += time.Since(s.busySince)
+	}
 	sl.running--
 	s.stats.Reads++
 	s.stats.ReadTime += took

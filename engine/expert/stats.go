@@ -34,6 +34,7 @@ type Stats struct {
 	Retries       int64             // system calls beyond the first, per part
 	Fallbacks     int64             // parts that a direct read refused and a buffered one gave
 	ReadTime      time.Duration     // sum over reads; divide by Reads for the mean
+	BusyTime      time.Duration     // at least one read was under way
 	InFlightPeak  int               // most reads under way at once
 	Discards      int64             // slots whose memory was given back
 	DiscardErrors int64             // of those, how many the system refused
@@ -50,6 +51,9 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
+	if s.running > 0 {
+		st.BusyTime += time.Since(s.busySince)
+	}
 	st.ResidentBytes = s.ledger.UsedBytes()
 	st.BackedBytes = s.backedBytes
 	st.Mode, st.ModeReason = s.mode, s.modeReason
@@ -60,5 +64,5 @@ func (s *Store) Stats() Stats {
 func (s *Store) ResetStats() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stats = Stats{}
+	s.stats, s.busySince = Stats{}, time.Now()
 }

@@ -8,6 +8,7 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/bigmoe/bigmoe/engine/expert/policy"
@@ -129,7 +130,9 @@ type Store struct {
 	held        int       // batches
 	cold        []int32   // keys to be warmed
 	thawed      sync.Cond // there are keys to be warmed and none is queued, or the store closed
+	readers     int       // goroutines
 	running     int       // reads under way
+	busySince   time.Time // when running left 0
 	stats       Stats
 }
 
@@ -201,14 +204,26 @@ func Open(cfg Config) (*Store, error) {
 		return nil, errors.Join(err, s.closeFiles())
 	}
 	s.addSlots()
-	for range cfg.Readers {
-		s.background.Go(s.reader)
-	}
+	s.SetReaders(cfg.Readers)
 	s.background.Go(s.warmer)
 	if cfg.Back != nil {
 		s.background.Go(s.backAhead)
 	}
 	return s, nil
+}
+
+// SetReaders changes how many reads are under way at most. Reads under way go on.
+func (s *Store) SetReaders(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.cfg.Readers = n
+	for ; s.readers < n; s.readers++ {
+		s.background.Go(s.reader)
+	}
+	s.work.Broadcast() // some may have to end
 }
 
 func (cfg *Config) check(l Layout) error {

@@ -132,3 +132,23 @@ func TestBackAhead(t *testing.T) {
 	require.GreaterOrEqual(t, backed.Load(), s.Layout().ExpertBytes)
 	require.LessOrEqual(t, s.Stats().BackedBytes, s.Layout().PhysicalBytes)
 }
+
+func TestSetReaders(t *testing.T) {
+	m := newModel(t)
+	s := mustOpen(t, m.config(t, 1<<20).cfg)
+	var b Batch
+	for layer, n := range map[int]int{0: 1, 2: 7, 3: 2} {
+		s.SetReaders(n)
+		require.Eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.readers == n
+		}, 5*time.Second, time.Millisecond)
+		s.ResetStats()
+		require.NoError(t, s.Acquire(layer, []int32{0, 1, 2, 3, 4, 5, 6, 7}, &b))
+		require.NoError(t, waitAll(t, s, &b))
+		s.Release(&b)
+		require.LessOrEqual(t, s.Stats().InFlightPeak, n)
+		require.Positive(t, s.Stats().BusyTime)
+	}
+}

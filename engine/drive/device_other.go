@@ -1,0 +1,5 @@
+//go:build !unix
+
+package drive
+
+func device(string) string { return "" }
