@@ -1,13 +1,19 @@
 package registry_test
 
 import (
+	"context"
 	"encoding/base64"
+	"io"
+	"log"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	ggcr "github.com/google/go-containerregistry/pkg/registry"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/stretchr/testify/require"
@@ -294,4 +300,46 @@ func TestCredentials(t *testing.T) {
 	_, err = w.install(req)
 	require.ErrorContains(t, err, config)
 	require.Equal(t, fault.User, fault.KindOf(err))
+}
+
+// Other machines are reached over TLS, and not without unless that was asked for.
+func TestTLS(t *testing.T) {
+	inner := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
+	redirect := false
+	handler := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if redirect && r.TLS != nil {
+			http.Redirect(rw, r, "http://example.com"+r.URL.Path, http.StatusTemporaryRedirect)
+			return
+		}
+		inner.ServeHTTP(rw, r)
+	})
+	secure, plain := httptest.NewTLSServer(handler), httptest.NewServer(handler)
+	defer secure.Close()
+	defer plain.Close()
+	transport := secure.Client().Transport.(*http.Transport).Clone() // knows the certificate
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		to := map[string]net.Listener{"example.com:443": secure.Listener, "example.com:80": plain.Listener}[address]
+		return (&net.Dialer{}).DialContext(ctx, network, to.Addr().String())
+	}
+	w := newWorld(t)
+	p, err := artifact.Pack(artifact.Recipe, "mine", map[string][]byte{"": []byte(magic)})
+	require.NoError(t, err)
+	ref, err := artifact.Parse("example.com/some/mine:1")
+	require.NoError(t, err)
+	access := artifact.Config{Transport: transport}
+	_, err = p.Push(t.Context(), ref, access)
+	require.NoError(t, err)
+	_, err = w.install(registry.Request{Ref: ref.String(), Access: access})
+	require.NoError(t, err)
+
+	redirect = true
+	_, err = w.install(registry.Request{Ref: ref.String(), Access: access})
+	require.ErrorContains(t, err, "refused to talk to example.com without TLS: --plain-http allows it")
+	require.Equal(t, fault.User, fault.KindOf(err))
+	access.PlainHTTP = true
+	_, err = w.install(registry.Request{Ref: ref.String(), Access: access})
+	require.NoError(t, err)
+
+	_, err = w.install(registry.Request{Ref: ref.String(), Access: artifact.Config{Transport: &http.Transport{DialContext: transport.DialContext}}})
+	require.ErrorContains(t, err, "certificate")
 }

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"strings"
@@ -22,6 +23,8 @@ type Config struct {
 	PlainHTTP bool
 	// UserAgent is how the program introduces itself.
 	UserAgent string
+	// Transport is how connections are made, for example with certificates of one's own; nil = [http.DefaultTransport].
+	Transport *http.Transport
 }
 
 // responseTimeout is how long a registry may take until it begins to answer. How long a transfer may take is up to the
@@ -33,7 +36,7 @@ func (c Config) repository(ref Ref) (*remote.Repository, error) {
 	if err != nil {
 		return nil, fault.As(fault.User, err)
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport := cmp.Or(c.Transport, http.DefaultTransport.(*http.Transport)).Clone()
 	transport.ResponseHeaderTimeout = responseTimeout
 	local := loopback(ref.remote.Registry)
 	client := &auth.Client{
