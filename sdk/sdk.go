@@ -1,7 +1,7 @@
 // Package sdk carries the sources of what a recipe is built with, so that bigmoe can write them into the folder of a new
 // recipe: no network and no checkout is needed to build one.
 //
-//	files := sdk.GoGuest() // host.go, tensors.go, …
+//	files := sdk.Go() // host.go, tensors.go, …
 //
 // The package has no state.
 package sdk
@@ -13,13 +13,21 @@ import (
 	"strings"
 )
 
-//go:embed recipe/*.go
+//go:embed recipe/*.go recipe/c/bigmoe.h recipe/rust/bigmoe.rs
 var sources embed.FS
 
-// GoGuest returns the files of package recipe by name, without its tests.
-func GoGuest() map[string]string {
-	files := map[string]string{}
-	paths, err := fs.Glob(sources, "recipe/*.go")
+// Go returns the files of package recipe by name, without its tests.
+func Go() map[string]string { return files("recipe/*.go") }
+
+// C returns the header for recipes in C.
+func C() map[string]string { return files("recipe/c/*") }
+
+// Rust returns the module for recipes in Rust.
+func Rust() map[string]string { return files("recipe/rust/*") }
+
+func files(pattern string) map[string]string {
+	out := map[string]string{}
+	paths, err := fs.Glob(sources, pattern)
 	if err != nil {
 		panic(err) // the pattern is malformed
 	}
@@ -31,7 +39,7 @@ func GoGuest() map[string]string {
 		if err != nil {
 			panic(err) // it was just listed
 		}
-		files[path.Base(p)] = string(text)
+		out[path.Base(p)] = string(text)
 	}
-	return files
+	return out
 }

@@ -43,6 +43,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GOLDEN", golden)
+			env.Setenv("MODULES", filepath.Join(golden, "../../engine/recipehost/testdata"))
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache"))
 			env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)

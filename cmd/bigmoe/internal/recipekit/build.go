@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/bigmoe/bigmoe/sdk"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -33,6 +34,19 @@ var Languages = []*Language{
 		environ: []string{"GOOS=wasip1", "GOARCH=wasm", "GOWASM=", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off"},
 		args: func(module string, _ []string) []string {
 			return []string{"build", "-buildmode=c-shared", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", module, "."}
+		}},
+	{Name: "c", needs: "clang with wasm-ld (Debian: clang, lld)", Main: "main.c", suffix: ".c", compiler: "clang",
+		library: func(string) map[string]string { return sdk.C() }, about: "`bigmoe.h` is all of its library.",
+		args: func(module string, sources []string) []string {
+			return append([]string{"--target=wasm32", "-nostdlib", "-Os", "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=65536",
+				"-o", module}, sources...)
+		}},
+	{Name: "rust", needs: "rustc with the target wasm32-unknown-unknown", Main: "main.rs", suffix: ".rs", compiler: "rustc",
+		library: func(string) map[string]string { return sdk.Rust() }, about: "`bigmoe.rs` is all of its library.",
+		// Without mvp, modules use features that the host refuses.
+		args: func(module string, _ []string) []string {
+			return []string{"--edition=2021", "--crate-type=cdylib", "--target=wasm32-unknown-unknown", "-Copt-level=s", "-Cpanic=abort",
+				"-Ctarget-cpu=mvp", "-Cstrip=symbols", "-o", module, "main.rs"}
 		}},
 }
 

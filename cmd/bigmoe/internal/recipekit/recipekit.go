@@ -93,7 +93,7 @@ func goLibrary(name string) map[string]string {
 			name, goVersion, path),
 		"bigmoe/go.mod": fmt.Sprintf("module %s\n\ngo %s\n", path, goVersion),
 	}
-	for file, text := range sdk.GoGuest() {
+	for file, text := range sdk.Go() {
 		files["bigmoe/sdk/recipe/"+file] = text
 	}
 	return files
