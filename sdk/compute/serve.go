@@ -156,6 +156,7 @@ type runner struct {
 	end     *mailbox.End
 	ids     []int32   // in the region
 	weights []float32 // in the region
+	guessed bool      // the answer to a prediction has not been taken
 	cancel  context.CancelFunc
 	closed  chan struct{}
 
@@ -171,6 +172,9 @@ func (r *runner) run() {
 		switch msg.Kind {
 		case mailbox.Eval:
 			err = r.eval(&msg)
+			if failed := r.settle(); err == nil {
+				err = failed
+			}
 		case mailbox.Trim:
 			err = r.seq.Trim(int(msg.Position))
 		case mailbox.Close:
@@ -232,6 +236,9 @@ func (r *runner) Route(bank, k int, ids []int32, weights []float32) (Wave, error
 	if bank < 0 || bank >= len(r.model.Banks) || k <= 0 || n == 0 || n%k != 0 || n != len(weights) || n > len(r.ids) {
 		return Wave{}, fault.Bugf("route of bank %d with %d ids and %d weights, %d per token: at most %d fit", bank, n, len(weights), k, len(r.ids))
 	}
+	if err := r.settle(); err != nil {
+		return Wave{}, err
+	}
 	copy(r.ids, ids)
 	copy(r.weights, weights)
 	w, err := r.ask(&mailbox.Message{Kind: mailbox.Route, Bank: uint32(bank), K: uint32(k), Tokens: uint32(n / k)})
@@ -239,30 +246,61 @@ func (r *runner) Route(bank, k int, ids []int32, weights []float32) (Wave, error
 	return w, err
 }
 
-// Predict implements [Predictor].
+// Predict implements [Predictor]. It does not wait for the answer, which says no more than that the guess was read: the next
+// call takes it, which saves a token as many round trips as there are layers.
 func (r *runner) Predict(bank int, ids []int32) error {
 	if bank < 0 || bank >= len(r.model.Banks) || len(ids) == 0 || len(ids) > len(r.ids) {
 		return fault.Bugf("prediction of %d experts of bank %d: at most %d of %d banks fit", len(ids), bank, len(r.ids), len(r.model.Banks))
 	}
+	if err := r.settle(); err != nil {
+		return err
+	}
 	copy(r.ids, ids)
-	_, err := r.ask(&mailbox.Message{Kind: mailbox.Predict, Bank: uint32(bank), K: 1, Tokens: uint32(len(ids))})
+	err := r.send(&mailbox.Message{Kind: mailbox.Predict, Bank: uint32(bank), K: 1, Tokens: uint32(len(ids))})
+	r.guessed = err == nil
+	return err
+}
+
+// settle takes the answer to a prediction, if one is due.
+func (r *runner) settle() error {
+	if !r.guessed {
+		return nil
+	}
+	r.guessed = false
+	_, err := r.answer(mailbox.Predict)
 	return err
 }
 
 // Next implements [Host].
-func (r *runner) Next() (Wave, error) { return r.ask(&mailbox.Message{Kind: mailbox.Next}) }
+func (r *runner) Next() (Wave, error) {
+	if err := r.settle(); err != nil {
+		return Wave{}, err
+	}
+	return r.ask(&mailbox.Message{Kind: mailbox.Next})
+}
 
 func (r *runner) ask(msg *mailbox.Message) (Wave, error) {
+	if err := r.send(msg); err != nil {
+		return Wave{}, err
+	}
+	return r.answer(msg.Kind)
+}
+
+func (r *runner) send(msg *mailbox.Message) error {
 	r.region.Progress()
 	if r.box.Cancelled() {
 		r.cancel()
-		return Wave{}, context.Canceled
+		return context.Canceled
 	}
 	r.end.Send(msg)
+	return nil
+}
+
+func (r *runner) answer(to mailbox.Kind) (Wave, error) {
 	reply := r.receive()
 	switch {
 	case reply.Kind != mailbox.Wave || uint64(reply.Slots) > r.layout.MaxWave:
-		die("%v with %d slots answers %v", reply.Kind, reply.Slots, msg.Kind)
+		die("%v with %d slots answers %v", reply.Kind, reply.Slots, to)
 	case reply.Text != "":
 		return Wave{}, Fault(reply.Fault, reply.Text)
 	}

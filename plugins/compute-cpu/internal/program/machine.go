@@ -199,5 +199,5 @@ const (
 	chunkBytes = 160 << 10 // weights that one worker takes at a time: every start costs a fetch from memory
 )
 
-// chunkRows is how many rows of rowBytes bytes one worker takes at a time. Tiles of kernels are at most 8 rows.
-func chunkRows(rowBytes int) int { return max(8, chunkBytes/rowBytes/8*8) }
+// chunkRows is how many rows of rowBytes bytes one worker takes at a time. Tiles of kernels are at most 16 rows.
+func chunkRows(rowBytes int) int { return max(16, chunkBytes/rowBytes/16*16) }
