@@ -2,8 +2,9 @@ package kernel
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
 	"testing"
-	"unsafe"
 
 	"github.com/bigmoe/bigmoe/sdk/dtype"
 )
@@ -14,36 +15,46 @@ const (
 	benchCacheBytes  = 1 << 20
 )
 
-var sink uint64
-
-// BenchmarkMemoryRead is the ceiling of every product with one token: one thread reading bytes and nothing else.
+// BenchmarkMemoryRead is the ceiling of every product with one token: threads that read bytes and do next to nothing with
+// them. The fastest set's product with F32 rows does so: one multiplication for 64 bytes.
 func BenchmarkMemoryRead(b *testing.B) {
+	const n = 2048
+	q := randFloats(newRand(1), n)
 	for _, size := range []int{benchMemoryBytes, benchCacheBytes} {
-		b.Run(fmt.Sprintf("%dMB", size>>20), func(b *testing.B) {
-			data := make([]byte, size)
-			for i := range data {
-				data[i] = byte(i)
-			}
-			words := unsafe.Slice((*uint64)(unsafe.Pointer(&data[0])), size/8)
-			b.SetBytes(int64(size))
-			for b.Loop() {
-				var s0, s1, s2, s3 uint64
-				for i := 0; i+8 <= len(words); i += 8 {
-					w := words[i : i+8 : i+8]
-					s0 += w[0] + w[4]
-					s1 += w[1] + w[5]
-					s2 += w[2] + w[6]
-					s3 += w[3] + w[7]
+		data := randFloats(newRand(2), size/4)
+		out := make([]float32, size/4/n)
+		for _, threads := range benchThreads() {
+			b.Run(fmt.Sprintf("%dMB/threads=%d", size>>20, threads), func(b *testing.B) {
+				b.SetBytes(int64(size))
+				for b.Loop() {
+					share(threads, len(out), func(r0, r1 int) { Best().DotRowsF32(out[r0:r1], q, data[r0*n:r1*n], n, r1-r0) })
 				}
-				sink += s0 + s1 + s2 + s3
-			}
-		})
+			})
+		}
 	}
+}
+
+// benchThreads are the numbers of threads that products from memory are measured with: one, and all.
+func benchThreads() []int {
+	if all := runtime.GOMAXPROCS(0); all > 1 {
+		return []int{1, all}
+	}
+	return []int{1}
+}
+
+// share runs f over threads equal parts of rows at the same time.
+func share(threads, rows int, f func(r0, r1 int)) {
+	var wait sync.WaitGroup
+	for t := 1; t < threads; t++ {
+		wait.Go(func() { f(rows*t/threads, rows*(t+1)/threads) })
+	}
+	f(0, rows/threads)
+	wait.Wait()
 }
 
 // benchMatMul multiplies size bytes of weights, rows of 2048 elements, with tokens activation rows. The rate counts
 // weight bytes once, whatever the tokens.
-func benchMatMul(b *testing.B, k *Set, typ dtype.Type, size, tokens int) {
+func benchMatMul(b *testing.B, k *Set, typ dtype.Type, size, tokens, threads int) {
 	const n = 2048
 	rowBytes, err := typ.RowBytes(n)
 	if err != nil {
@@ -60,7 +71,9 @@ func benchMatMul(b *testing.B, k *Set, typ dtype.Type, size, tokens int) {
 	out := make([]float32, rows*tokens)
 	b.SetBytes(int64(len(w)))
 	for b.Loop() {
-		k.MatMul(typ, w, rows, n, act, stride, tokens, out, rows)
+		share(threads, rows, func(r0, r1 int) {
+			k.MatMul(typ, w[r0*int(rowBytes):r1*int(rowBytes)], r1-r0, n, act, stride, tokens, out[r0:], rows)
+		})
 	}
 	b.ReportMetric(float64(rows)*n*float64(tokens)*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gmac/s")
 }
@@ -68,9 +81,13 @@ func benchMatMul(b *testing.B, k *Set, typ dtype.Type, size, tokens int) {
 func BenchmarkMatMul(b *testing.B) {
 	for _, k := range Sets() {
 		for _, typ := range supported {
-			b.Run(fmt.Sprintf("%s/%v/memory/tokens=1", k.Name, typ), func(b *testing.B) { benchMatMul(b, k, typ, benchMemoryBytes, 1) })
+			for _, threads := range benchThreads() {
+				b.Run(fmt.Sprintf("%s/%v/memory/threads=%d", k.Name, typ, threads), func(b *testing.B) {
+					benchMatMul(b, k, typ, benchMemoryBytes, 1, threads)
+				})
+			}
 			for _, tokens := range []int{1, 2, 4, 8, 64} {
-				b.Run(fmt.Sprintf("%s/%v/cache/tokens=%d", k.Name, typ, tokens), func(b *testing.B) { benchMatMul(b, k, typ, benchCacheBytes, tokens) })
+				b.Run(fmt.Sprintf("%s/%v/cache/tokens=%d", k.Name, typ, tokens), func(b *testing.B) { benchMatMul(b, k, typ, benchCacheBytes, tokens, 1) })
 			}
 		}
 	}
