@@ -61,6 +61,14 @@ func TestHostileRegistry(t *testing.T) {
 	whole := magic + "content"
 	runHostile(t, []hostile{
 		{"registry-down", func(w *world) error { return w.add("127.0.0.1:1/some/mine:1") }, fault.Unknown, "connection refused"},
+		{"registry-denies", func(w *world) error {
+			w.answer = func(rw http.ResponseWriter, _ *http.Request) bool {
+				rw.WriteHeader(http.StatusForbidden)
+				fmt.Fprint(rw, `{"errors": [{"code": "DENIED", "message": "requested access is denied"}]}`)
+				return true
+			}
+			return w.add(w.host + "/some/mine:1")
+		}, fault.User, "403"},
 		{"tag-absent", func(w *world) error { return w.add(w.host + "/some/absent:1") }, fault.User, "not found"},
 		{"tag-moved", func(w *world) error {
 			ref, first := w.publish("mine", "first", "")
@@ -324,14 +332,15 @@ func TestHostileStore(t *testing.T) {
 		{"blob-pipe", after(func(w *world) { require.NoError(w, os.Remove(w.blob(content))); pipe(w, w.blob(content)) }), fault.Corrupt, "expected a regular file"},
 		{"blobs-link", link(func(w *world) string { return filepath.Join(w.dir, "blobs") }), fault.Corrupt, "path escapes"},
 		{"blobs-link-write", func(w *world) error {
-			outside := w.TempDir()
-			require.NoError(w, os.Mkdir(w.dir, 0o755))
+			w.added("content")
+			outside := filepath.Join(w.TempDir(), "outside")
+			require.NoError(w, os.Rename(filepath.Join(w.dir, "blobs"), outside))
 			require.NoError(w, os.Symlink(outside, filepath.Join(w.dir, "blobs")))
-			ref, _ := w.publish("mine", "content", "")
+			ref, _ := w.publish("other", "other", "")
 			err := w.add(ref)
-			entries, readErr := os.ReadDir(outside)
+			entries, readErr := os.ReadDir(filepath.Join(outside, "sha256"))
 			require.NoError(w, readErr)
-			require.Empty(w, entries, "written outside the store")
+			require.Len(w, entries, 2, "changed outside the store")
 			return err
 		}, fault.User, "path escapes"},
 		{"manifest-changed", func(w *world) error {
@@ -370,6 +379,14 @@ func TestHostileStore(t *testing.T) {
 			w.replace(path, regexp.MustCompile(`(?s),\s*"signature": {.*?}`).ReplaceAllString(string(text), ""))
 			return w.find("mine")
 		}, fault.Corrupt, "a key without a signature"},
+		{"store-elsewhere", func(w *world) error {
+			ref, _ := w.publish("mine", "content", "oci:"+w.layout+":1")
+			w.dir = w.layout // has blobs too: they would be swept away
+			err := w.add(ref)
+			require.FileExists(w, w.blob(module("content")))
+			require.NoFileExists(w, filepath.Join(w.dir, store.LockFile))
+			return err
+		}, fault.User, "is not empty: it is not a store"},
 		{"store-not-writable", func(w *world) error {
 			ref, _ := w.publish("mine", "content", "")
 			w.dir = write(w.T, filepath.Join(w.TempDir(), "file"), "") // also refused to root, unlike a mode
@@ -384,7 +401,7 @@ func TestHostileStore(t *testing.T) {
 			return w.add(ref)
 		}, fault.User, "permission denied"},
 		{"store-busy", func(w *world) error {
-			ref, _ := w.publish("mine", "content", "")
+			ref := write(w.T, filepath.Join(w.TempDir(), "mine.wasm"), magic) // does not look at the context
 			require.NoError(w, os.Mkdir(w.dir, 0o755))
 			other := flock.New(filepath.Join(w.dir, ".turn"))
 			require.NoError(w, other.Lock())

@@ -313,7 +313,9 @@ func TestTLS(t *testing.T) {
 		}
 		inner.ServeHTTP(rw, r)
 	})
-	secure, plain := httptest.NewTLSServer(handler), httptest.NewServer(handler)
+	secure, plain := httptest.NewUnstartedServer(handler), httptest.NewServer(handler)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes
+	secure.StartTLS()
 	defer secure.Close()
 	defer plain.Close()
 	transport := secure.Client().Transport.(*http.Transport).Clone() // knows the certificate

@@ -140,11 +140,11 @@ func (p *Packed) Push(ctx context.Context, ref Ref, cfg Config) (digest.Digest, 
 	}
 	for _, b := range p.blobs {
 		if err := to.Push(ctx, b.Descriptor, bytes.NewReader(b.Bytes)); err != nil && !errors.Is(err, errdef.ErrAlreadyExists) {
-			return "", fmt.Errorf("%s: %w", ref, err)
+			return "", refusal(fmt.Errorf("%s: %w", ref, err))
 		}
 	}
 	if err := to.Tag(ctx, p.Root, ref.tag()); err != nil {
-		return "", fmt.Errorf("%s: %w", ref, err)
+		return "", refusal(fmt.Errorf("%s: %w", ref, err))
 	}
 	return p.Root.Digest, nil
 }

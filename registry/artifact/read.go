@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
@@ -22,7 +23,7 @@ func Read(ctx context.Context, from content.Fetcher, d ocispec.Descriptor, limit
 	}
 	r, err := from.Fetch(ctx, d)
 	if err != nil {
-		return nil, notFound(fmt.Errorf("%s: %w", d.Digest, err))
+		return nil, refusal(fmt.Errorf("%s: %w", d.Digest, err))
 	}
 	defer r.Close()
 	var b bytes.Buffer // grows as bytes come: the size is only a claim
@@ -63,9 +64,10 @@ func CheckDigest(d digest.Digest) error {
 	return nil
 }
 
-// notFound gives a missing thing its kind.
-func notFound(err error) error {
-	if errors.Is(err, errdef.ErrNotFound) {
+// refusal gives a kind to what a registry or folder does not have, or does not give us.
+func refusal(err error) error {
+	var response *errcode.ErrorResponse
+	if errors.Is(err, errdef.ErrNotFound) || errors.As(err, &response) && response.StatusCode/100 == 4 {
 		return fault.As(fault.User, err)
 	}
 	return err

@@ -66,9 +66,9 @@ func Connect(ctx context.Context, ref Ref, kind Kind, platform string, cfg Confi
 	if s.Root, err = s.from.Resolve(ctx, ref.tag()); err != nil {
 		s.Close()
 		if errors.Is(err, errdef.ErrNotFound) {
-			err = fault.Userf("%w", errdef.ErrNotFound) // without the reference: callers say it
+			err = errdef.ErrNotFound // without the reference: callers say it
 		}
-		return nil, err
+		return nil, refusal(err)
 	}
 	return s, nil
 }

@@ -211,17 +211,40 @@ func (s *Store) Remove(ctx context.Context, kind artifact.Kind, name string) err
 	})
 }
 
+// turnFile is locked by the process whose turn it is.
+const turnFile = ".turn"
+
+// create makes the folder. It does not take one that is about something else, in which it would sweep later.
+func (s *Store) create() error {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == LockFile || e.Name() == turnFile { // the latter is the first thing in a store
+			return nil
+		}
+	}
+	if len(entries) > 0 {
+		return fault.Userf("the folder %s has no %s and is not empty: it is not a store", s.dir, LockFile)
+	}
+	return nil
+}
+
 // change changes the lock file while no other process does, and then sweeps.
 func (s *Store) change(ctx context.Context, create bool, do func(files, *lock) error) error {
 	if s.dir == "" {
 		return fault.Userf("there is no folder for the store: say which")
 	}
 	if create {
-		if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		if err := s.create(); err != nil {
 			return fault.As(fault.User, fmt.Errorf("store: %w", err))
 		}
 	}
-	turn := flock.New(filepath.Join(s.dir, ".turn"))
+	turn := flock.New(filepath.Join(s.dir, turnFile))
 	defer turn.Close()
 	if _, err := turn.TryLockContext(ctx, 20*time.Millisecond); err != nil {
 		if ctx.Err() != nil {
