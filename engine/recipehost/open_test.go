@@ -11,7 +11,12 @@ import (
 // open opens a model of testdata/golden.
 func open(t testing.TB, name string) *gguf.File {
 	t.Helper()
-	f, err := gguf.Open("../../testdata/golden/" + name)
+	return openPath(t, "../../testdata/golden/"+name)
+}
+
+func openPath(t testing.TB, path string) *gguf.File {
+	t.Helper()
+	f, err := gguf.Open(path)
 	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
