@@ -166,6 +166,7 @@ func (a *app) askBackend(ctx context.Context, b registry.Backend, verbose bool) 
 }
 
 func (a *app) backendCheckCommand() *cobra.Command {
+	var f storeFlags
 	var asJSON, all bool
 	check := &cobra.Command{
 		Use:   "check [flags] PATH [ARG...]",
@@ -178,17 +179,18 @@ end. What the backend says it cannot do is listed as unsupported and is no failu
 ARGs are the program's. The program runs with your rights. Exit code 4 when a check failed.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.backendCheck(cmd.Context(), args, asJSON, all)
+			return a.backendCheck(cmd.Context(), &f, args, asJSON, all)
 		},
 	}
 	check.Flags().SetInterspersed(false)
+	f.add(check.Flags())
 	check.Flags().BoolVar(&asJSON, "json", false, "the report as a JSON object")
 	check.Flags().BoolVarP(&all, "all", "a", false, "list also the checks that passed")
 	return check
 }
 
-func (a *app) backendCheck(ctx context.Context, args []string, asJSON, all bool) error {
-	r, _, err := (&modelFlags{}).registry()
+func (a *app) backendCheck(ctx context.Context, f *storeFlags, args []string, asJSON, all bool) error {
+	r, _, err := (&modelFlags{storeFlags: *f}).registry()
 	if err != nil {
 		return err
 	}
