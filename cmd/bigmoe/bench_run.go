@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -25,10 +24,8 @@ func newBencher(ctx context.Context, configs []engine.Config, prompt string, max
 	if err != nil {
 		return nil, err
 	}
-	params := sample.Default()
-	params.Temperature = 0
 	b = &bencher{
-		request: engine.Request{Prompt: prompt, MaxTokens: maxTokens, Sampling: params, IgnoreEnd: true},
+		request: engine.Request{Prompt: prompt, MaxTokens: maxTokens, Sampling: sample.Greedy(), IgnoreEnd: true},
 		files:   opened.Model.Files(),
 	}
 	var parts, partBytes int64
@@ -59,29 +56,29 @@ func (b *bencher) run(ctx context.Context, cfg engine.Config, warm bool) (runs [
 	debug.FreeOSMemory() // the last run's memory is not this one's
 	peakKnown := resetPeak()
 	start := time.Now()
-	e, err := engine.Open(ctx, cfg)
+	err = withEngine(ctx, cfg, func(e *engine.Engine, load time.Duration) error {
+		for {
+			r, err := b.write(ctx, e, start)
+			if err != nil {
+				return err
+			}
+			r.LoadSeconds, r.Warm = load.Seconds(), len(runs) > 0
+			if !peakKnown {
+				r.PeakBytes = bench.Unknown
+			}
+			if r.Warm {
+				r.LoadSeconds = bench.Unknown
+			}
+			if runs = append(runs, *r); len(runs) == 2 || !warm {
+				return nil
+			}
+			start = time.Now()
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	load := time.Since(start)
-	for {
-		r, err := b.write(ctx, e, start)
-		if err != nil {
-			return nil, err
-		}
-		r.LoadSeconds, r.Warm = load.Seconds(), len(runs) > 0
-		if !peakKnown {
-			r.PeakBytes = bench.Unknown
-		}
-		if r.Warm {
-			r.LoadSeconds = bench.Unknown
-		}
-		if runs = append(runs, *r); len(runs) == 2 || !warm {
-			return runs, nil
-		}
-		start = time.Now()
-	}
+	return runs, nil
 }
 
 // write has the engine write the text. The first token is counted from start.

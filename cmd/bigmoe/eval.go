@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -47,7 +47,7 @@ a text included, and the routing goes on over all of them but the last. Unlike i
 // maxLogitsBytes bounds the logits of one batch when nobody chose its size.
 const maxLogitsBytes = 64 << 20
 
-func (a *app) eval(ctx context.Context, f *evalFlags) (err error) {
+func (a *app) eval(ctx context.Context, f *evalFlags) error {
 	if f.tokens == "" {
 		return fault.Userf("no tokens: give a file with --tokens, or - for standard input")
 	}
@@ -82,13 +82,11 @@ func (a *app) eval(ctx context.Context, f *evalFlags) (err error) {
 	out := evalOutput{Positions: []position{}}
 	cfg.OnRoute = out.Router.add
 
-	e, err := engine.Open(ctx, cfg)
+	err = withEngine(ctx, cfg, func(e *engine.Engine, _ time.Duration) error {
+		out.Router.init(int(e.Plan.Model.Layers))
+		return out.run(ctx, e.NewSession(), tokens, cfg.Batch, f.greedy)
+	})
 	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	out.Router.init(int(e.Plan.Model.Layers))
-	if err := out.run(ctx, e.NewSession(), tokens, cfg.Batch, f.greedy); err != nil {
 		return err
 	}
 	a.status.Clear()

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,12 +17,8 @@ import (
 )
 
 type runFlags struct {
-	engineFlags
-	samplingFlags
-	promptFlags
-	maxTokens int
-	ignoreEOS bool
-	json      bool
+	writeFlags
+	json bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -43,61 +39,19 @@ cache, policy, batches, I/O or threads.`,
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	f.promptFlags.add(fs)
-	fs.IntVarP(&f.maxTokens, "max-tokens", "n", 0, "most `TOKENS` to write; 0: until the text ends or the context is full")
-	fs.BoolVar(&f.ignoreEOS, "ignore-eos", false, "go on after a token that ends the text")
+	f.addText(fs)
 	fs.BoolVar(&f.json, "json", false, "one JSON object on standard output: text, tokens and all figures")
-	f.engineFlags.add(fs, "f16")
-	f.samplingFlags.add(fs)
+	f.addEngine(fs)
 	return cmd
 }
 
-func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
-	ctx := cmd.Context()
-	if err := exclusive(cmd); err != nil {
-		return err
-	}
-	if f.maxTokens < 0 {
-		return fault.Userf("--max-tokens %d: expected 0 or more", f.maxTokens)
-	}
+func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) error {
 	if len(args) == 1 && f.model == "" && strings.HasSuffix(args[0], ".gguf") {
 		return fault.Userf("%s looks like a model: give it with -m", args[0])
 	}
-	if _, err := f.params(cmd.Flags(), nil, 0); err != nil { // before anything is loaded
-		return err
-	}
-	t, err := a.task(cmd, &f.promptFlags, f.model, args)
-	if err != nil {
-		return err
-	}
-	defer t.remove()
-	cfg, err := t.config(a, &f.engineFlags)
-	if err != nil {
-		return err
-	}
-
-	start := time.Now()
-	e, err := engine.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	out := runOutput{LoadSeconds: time.Since(start).Seconds()}
-	params, err := f.params(cmd.Flags(), e.File, e.Context)
-	if err != nil {
-		return err
-	}
-	out.Sampling, out.random = describe(params), seedText(params)
-
-	if !t.found && !f.quiet {
-		fmt.Fprintf(a.status, "demo model, prompt: %s\n", t.prompt)
-	}
 	text, decode := term.NewText(a.stdout), time.Time{}
 	count := 0
-	res, err := e.NewSession().Generate(ctx, engine.Request{
-		Prompt: t.prompt, MaxTokens: f.maxTokens, Sampling: params, IgnoreEnd: f.ignoreEOS,
-	}, func(t engine.Token) error {
-		out.Text += t.Text
+	emit := func(t engine.Token) error {
 		if decode.IsZero() {
 			decode = time.Now()
 		}
@@ -116,29 +70,22 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) (err error) {
 			})
 		}
 		return nil
+	}
+	return a.write(cmd, &f.writeFlags, args, writing{
+		begin: func(_ *engine.Engine, t *task) (func(engine.Token) error, error) {
+			if !t.found && !f.quiet {
+				fmt.Fprintf(a.status, "demo model, prompt: %s\n", t.prompt)
+			}
+			return emit, nil
+		},
+		end: func(err error) error { return cmp.Or(err, text.EndLine()) },
+		report: func(out *runOutput) error {
+			if !f.json {
+				return nil
+			}
+			return writeJSON(a.stdout, out)
+		},
 	})
-	a.status.Clear()
-	if werr := text.EndLine(); err == nil {
-		err = werr
-	}
-	out.Interrupted = ctx.Err() != nil
-	if res == nil || (err != nil && !out.Interrupted) {
-		return err
-	}
-	out.take(res, e)
-	out.Policy = f.policy.value // by the name it was asked for
-	if f.json {
-		if err := writeJSON(a.stdout, &out); err != nil {
-			return err
-		}
-	}
-	for _, lossy := range out.Report.Lossy {
-		fmt.Fprintf(a.status, "lossy: %s: the text is not the one of the whole model\n", lossy)
-	}
-	if !f.quiet {
-		out.summary(a.status)
-	}
-	return err
 }
 
 // progress returns what shows loading and prefill on the status line.
@@ -159,7 +106,6 @@ func (a *app) progress(quiet bool) func(engine.Progress) {
 
 // runOutput is what --json prints, and what the summary is made of.
 type runOutput struct {
-	Text string `json:"text"`
 	*engine.Result
 	Interrupted bool           `json:"interrupted,omitempty"`
 	Sampling    map[string]any `json:"sampling"`

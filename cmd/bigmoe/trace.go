@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,12 +19,8 @@ import (
 )
 
 type traceFlags struct {
-	engineFlags
-	samplingFlags
-	promptFlags
-	maxTokens int
-	ignoreEOS bool
-	output    string
+	writeFlags
+	output string
 }
 
 func (a *app) traceCommand() *cobra.Command {
@@ -45,73 +40,32 @@ same hits.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVarP(&f.output, "output", "o", "-", "`FILE` to write, compressed if it ends in .gz; - is standard output")
-	f.promptFlags.add(fs)
-	fs.IntVarP(&f.maxTokens, "max-tokens", "n", 0, "most `TOKENS` to write; 0: until the text ends or the context is full")
-	fs.BoolVar(&f.ignoreEOS, "ignore-eos", false, "go on after a token that ends the text")
-	f.engineFlags.add(fs, "f16")
-	f.samplingFlags.add(fs)
+	f.addText(fs)
+	f.addEngine(fs)
 	return cmd
 }
 
-func (a *app) trace(cmd *cobra.Command, f *traceFlags, args []string) (err error) {
-	ctx := cmd.Context()
-	if err := exclusive(cmd); err != nil {
-		return err
-	}
-	if f.maxTokens < 0 {
-		return fault.Userf("--max-tokens %d: expected 0 or more", f.maxTokens)
-	}
+func (a *app) trace(cmd *cobra.Command, f *traceFlags, args []string) error {
 	if f.prefetch.value == "router" {
 		return fault.Userf("--prefetch router: nothing is read ahead while recording")
 	}
-	if _, err := f.params(cmd.Flags(), nil, 0); err != nil { // before anything is loaded
-		return err
-	}
-	t, err := a.task(cmd, &f.promptFlags, f.model, args)
-	if err != nil {
-		return err
-	}
-	defer t.remove()
-	cfg, err := t.config(a, &f.engineFlags)
-	if err != nil {
-		return err
-	}
-	cfg.Prefetch = engine.PrefetchOff
-	rec := newRecorder()
-	cfg.OnRoute, cfg.OnWave = rec.route, rec.wave
-
-	start := time.Now()
-	e, err := engine.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	out := runOutput{LoadSeconds: time.Since(start).Seconds()}
-	params, err := f.params(cmd.Flags(), e.File, e.Context)
-	if err != nil {
-		return err
-	}
-	out.random = seedText(params)
-	w, done, err := a.create(f.output)
-	if err != nil {
-		return err
-	}
-	rec.out = replay.NewWriter(w, traceHeader(e))
-	res, err := e.NewSession().Generate(ctx, engine.Request{
-		Prompt: t.prompt, MaxTokens: f.maxTokens, Sampling: params, IgnoreEnd: f.ignoreEOS,
-	}, func(engine.Token) error { return rec.token() })
-	err = errors.Join(err, rec.finish(), done())
-	a.status.Clear()
-	out.Interrupted = ctx.Err() != nil
-	if res == nil || (err != nil && !out.Interrupted) {
-		return err
-	}
-	out.take(res, e)
-	out.Policy = f.policy.value // by the name it was asked for
-	if !f.quiet {
-		out.summary(a.status)
-	}
-	return err
+	rec, done := newRecorder(), func() error { return nil }
+	return a.write(cmd, &f.writeFlags, args, writing{
+		config: func(cfg *engine.Config) {
+			cfg.Prefetch = engine.PrefetchOff
+			cfg.OnRoute, cfg.OnWave = rec.route, rec.wave
+		},
+		begin: func(e *engine.Engine, _ *task) (func(engine.Token) error, error) {
+			w, closeFile, err := a.create(f.output)
+			if err != nil {
+				return nil, err
+			}
+			done = closeFile
+			rec.out = replay.NewWriter(w, traceHeader(e))
+			return func(engine.Token) error { return rec.token() }, nil
+		},
+		end: func(err error) error { return errors.Join(err, rec.finish(), done()) },
+	})
 }
 
 // traceHeader describes a loaded model.
