@@ -53,8 +53,8 @@ TARGET void kernel_avx2_delta(float *s, float *out, const float *v, int64_t rows
     }
 }
 
-// R rows by 8*K columns stay in registers while all terms pass. From next on, a row for each term is fetched, unless it is
-// null.
+// R rows by 8*K columns stay in registers while all terms pass. The same columns of as many rows from next on are fetched,
+// unless it is null.
 INLINE void mix_tile(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, const float *next, int64_t n,
                      int64_t terms, const int R, const int K) {
     __m256 acc[8];
@@ -64,7 +64,7 @@ INLINE void mix_tile(float *out, float keep, const float *p, int64_t p_row, int6
     }
     for (int64_t u = 0; u < terms; u++) {
         if (next) {
-            for (int64_t c = 0; c < n; c += 16) _mm_prefetch((const char *)(next + u * n + c), _MM_HINT_T0);
+            for (int c = 0; c < 8 * K; c += 16) _mm_prefetch((const char *)(next + u * n + c), _MM_HINT_T0);
         }
         __m256 x[8];
         _Pragma("GCC unroll 8") for (int c = 0; c < K; c++) x[c] = _mm256_loadu_ps(v + u * n + 8 * c);
@@ -79,7 +79,9 @@ INLINE void mix_tile(float *out, float keep, const float *p, int64_t p_row, int6
 INLINE void mix_rows(float *out, float keep, const float *p, int64_t p_row, int64_t p_term, const float *v, int64_t n, int64_t terms,
                      const float *next, const int R) {
     int64_t c = 0;
-    for (; n - c >= 64 / R; c += 64 / R, next = 0) mix_tile(out + c, keep, p, p_row, p_term, v + c, next, n, terms, R, 8 / R);
+    for (; n - c >= 64 / R; c += 64 / R) {
+        mix_tile(out + c, keep, p, p_row, p_term, v + c, next ? next + c : 0, n, terms, R, 8 / R);
+    }
     for (; n - c >= 8; c += 8) mix_tile(out + c, keep, p, p_row, p_term, v + c, 0, n, terms, R, 1);
     for (; c < n; c++) {
         for (int r = 0; r < R; r++) {
