@@ -53,37 +53,23 @@ func (r *Registry) Install(ctx context.Context, req Request) (Offer, error) {
 	return offer, nil
 }
 
-func (r *Registry) install(ctx context.Context, req Request, ref artifact.Ref) (Offer, error) {
-	limited, cancel := limit(ctx, req.Timeout)
-	defer cancel()
-	src, err := artifact.Connect(limited, ref, req.Kind, store.Platform, req.Access)
-	if err != nil {
-		return Offer{}, cause(limited, err)
+func (r *Registry) install(ctx context.Context, req Request, ref artifact.Ref) (offer Offer, err error) {
+	var src *artifact.Source
+	var a *artifact.Artifact
+	err = within(ctx, req.Timeout, func(ctx context.Context) error {
+		if src, err = artifact.Connect(ctx, ref, req.Kind, store.Platform, req.Access); err != nil {
+			return err
+		}
+		offer.Entry.Source = ref.String()
+		a, err = r.inspect(ctx, req, src, &offer)
+		return err
+	})
+	if src != nil {
+		defer src.Close()
 	}
-	defer src.Close()
-	a, err := artifact.Open(limited, src, src.Root, req.Kind, store.Platform)
 	if err != nil {
-		return Offer{}, cause(limited, err)
-	}
-	offer := Offer{File: a.File.Digest, Bytes: a.File.Size, Entry: store.Entry{Source: ref.String(), Digest: src.Root.Digest, Key: req.Key}}
-	if offer.Name, err = r.freeName(req, a); err != nil {
 		return Offer{}, err
 	}
-	if err := r.compare(req, &offer); err != nil {
-		return Offer{}, err
-	}
-	if key := offer.Entry.Key; key != nil {
-		signatures, err := src.Signatures(limited)
-		if err != nil {
-			return Offer{}, cause(limited, err)
-		}
-		signature, err := key.Find(src.Root.Digest.String(), signatures)
-		if err != nil {
-			return Offer{}, err
-		}
-		offer.Entry.Signature = &signature
-	}
-	cancel()
 	if req.Kind == artifact.Backend && !offer.Pinned {
 		if req.Consent == nil {
 			return Offer{}, fault.Userf("native code needs consent")
@@ -92,16 +78,41 @@ func (r *Registry) install(ctx context.Context, req Request, ref artifact.Ref) (
 			return Offer{}, err
 		}
 	}
-	limited, cancel = limit(ctx, req.Timeout)
-	defer cancel()
-	file, err := artifact.Read(limited, src, a.File, req.Kind.MaxBytes())
-	if err != nil {
-		return Offer{}, cause(limited, err)
+	var file []byte
+	err = within(ctx, req.Timeout, func(ctx context.Context) error {
+		file, err = artifact.Read(ctx, src, a.File, req.Kind.MaxBytes())
+		return err
+	})
+	if err == nil {
+		err = artifact.CheckFile(req.Kind, file)
 	}
-	if err := artifact.CheckFile(req.Kind, file); err != nil {
+	if err != nil {
 		return Offer{}, err
 	}
 	return offer, r.cfg.Store.Put(ctx, req.Kind, offer.Name, offer.Entry, a, file, req.Update)
+}
+
+// inspect reads all of an artifact but its file, and refuses what must not be installed.
+func (r *Registry) inspect(ctx context.Context, req Request, src *artifact.Source, offer *Offer) (*artifact.Artifact, error) {
+	a, err := artifact.Open(ctx, src, src.Root, req.Kind, store.Platform)
+	if err != nil {
+		return nil, err
+	}
+	offer.File, offer.Bytes = a.File.Digest, a.File.Size
+	offer.Entry.Digest, offer.Entry.Key = src.Root.Digest, req.Key
+	if offer.Name, err = r.freeName(req, a); err != nil {
+		return nil, err
+	}
+	if err := r.compare(req, offer); err != nil || offer.Entry.Key == nil {
+		return a, err
+	}
+	signatures, err := src.Signatures(ctx)
+	if err != nil {
+		return nil, err
+	}
+	signature, err := offer.Entry.Key.Find(src.Root.Digest.String(), signatures)
+	offer.Entry.Signature = &signature
+	return a, err
 }
 
 // freeName returns the name to install under. It is never one that is built in: that would do nothing or, worse, hide what
@@ -160,16 +171,14 @@ func (r *Registry) Verify(kind artifact.Kind) ([]store.Finding, error) {
 	return r.cfg.Store.Verify(kind)
 }
 
-// limit returns a context that ends after d.
-func limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// within calls do with a context that ends after d, 0 = never.
+func within(ctx context.Context, d time.Duration, do func(context.Context) error) error {
 	if d == 0 {
-		return context.WithCancel(ctx)
+		return do(ctx)
 	}
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("it took longer than %v (--timeout)", d))
-}
-
-// cause returns why the context ended if that is why err came about.
-func cause(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("it took longer than %v (--timeout)", d))
+	defer cancel()
+	err := do(ctx)
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return context.Cause(ctx)
 	}

@@ -80,7 +80,6 @@ type document struct {
 func Open(ctx context.Context, from content.Fetcher, root ocispec.Descriptor, kind Kind, platform string) (*Artifact, error) {
 	a := &Artifact{}
 	artifactType, layerType := kind.types()
-	mediaType := ocispec.MediaTypeImageManifest
 	if kind == Backend {
 		index, err := a.document(ctx, from, root, ocispec.MediaTypeImageIndex, artifactType)
 		if err != nil {
@@ -90,7 +89,7 @@ func Open(ctx context.Context, from content.Fetcher, root ocispec.Descriptor, ki
 			return nil, err
 		}
 	}
-	manifest, err := a.document(ctx, from, root, mediaType, artifactType)
+	manifest, err := a.document(ctx, from, root, ocispec.MediaTypeImageManifest, artifactType)
 	if err != nil {
 		return nil, err
 	}

@@ -27,9 +27,6 @@ type Store struct{ dir string }
 // New returns the store in a folder. Nothing is read yet, and nothing made. Without a folder, "", the store is empty.
 func New(dir string) *Store { return &Store{dir} }
 
-// Dir returns the folder.
-func (s *Store) Dir() string { return s.dir }
-
 // Platform is what programs are chosen by on this machine.
 const Platform = runtime.GOOS + "/" + runtime.GOARCH
 
