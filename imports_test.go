@@ -25,6 +25,8 @@ func TestImports(t *testing.T) {
 		{from: "sdk", only: []string{"sdk"}},
 		{from: "sdk/recipe", only: []string{"sdk/recipe"}, std: []string{"fmt", "reflect", "encoding/json", "os", "net", "time"}},
 		{from: "recipes/", only: []string{"sdk/recipe"}, std: []string{"fmt", "reflect", "encoding/json", "os", "net", "time"}},
+		{from: "docs/examples/olmoe", only: []string{"sdk/recipe"}, std: []string{"fmt", "reflect", "encoding/json", "os", "net", "time"}},
+		{from: "cmd/bigmoe/internal/recipekit/template", only: []string{"sdk/recipe"}, std: []string{"fmt", "reflect", "encoding/json", "os", "net", "time"}},
 		{from: "plugins", only: []string{"sdk", "plugins"}},
 		{from: "engine", only: []string{"engine", "sdk"}, std: []string{"os/signal", "log"}},
 		{from: "registry", exclude: []string{"cmd", "plugins", "recipes"}},

@@ -1,0 +1,100 @@
+package oracle_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/oracle"
+	"github.com/bigmoe/bigmoe/engine"
+	"github.com/bigmoe/bigmoe/recipes"
+	"github.com/bigmoe/bigmoe/registry"
+	"github.com/bigmoe/bigmoe/sdk/fault"
+)
+
+const fixtures = "../../../../testdata/golden/qwen3moe/"
+
+func compare(t *testing.T, model, path string) (*oracle.Result, error) {
+	g, err := oracle.Read(path)
+	require.NoError(t, err)
+	r := registry.New(registry.Config{BuiltIn: recipes.Names(), Lookup: recipes.Lookup})
+	return g.Compare(context.Background(), engine.Config{Model: fixtures + model + ".gguf", Recipes: r})
+}
+
+func TestAgrees(t *testing.T) {
+	for model, choices := range map[string]int{"qwen3moe-f32": 4 * (51 + 31), "qwen3moe-k-q4_k_m": 2 * 51} {
+		result, err := compare(t, model, fixtures+model+".json")
+		require.NoError(t, err)
+		require.Equal(t, []int{51, 32, choices}, []int{result.Positions, result.Greedy, result.Choices})
+		require.Less(t, result.Largest, result.Allowed)
+		require.Positive(t, result.Largest)
+	}
+}
+
+// TestNamesWhatDiffers changes one thing of a reference at a time.
+func TestNamesWhatDiffers(t *testing.T) {
+	text, err := os.ReadFile(fixtures + "qwen3moe-f32.json")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name, say string
+		change    func(g, run map[string]any)
+	}{
+		{"logit", "logits differ by up to 1 where 0.00044 is allowed (position 50, token 3: ", func(_, run map[string]any) {
+			logits := run["final_logits"].([]any)
+			logits[3] = logits[3].(float64) + 1
+		}},
+		{"position", "(position 7, log-sum-exp: ", func(_, run map[string]any) {
+			run["positions"].([]any)[7].(map[string]any)["lse"] = 99.0
+		}},
+		{"greedy", "token 2 after the prompt is ", func(_, run map[string]any) {
+			run["greedy"].(map[string]any)["ids"].([]any)[2] = 1.0
+		}},
+		{"experts", "layer 1, position 0: experts [", func(_, run map[string]any) {
+			run["routing"].(map[string]any)["experts"].([]any)[1].([]any)[0].([]any)[0] = 77.0
+		}},
+		{"weights", "layer 2, position 1: expert ", func(_, run map[string]any) {
+			run["routing"].(map[string]any)["weights"].([]any)[2].([]any)[1].([]any)[0] = 0.5
+		}},
+		{"tolerance", "tolerance.f32.logit_abs is missing; the largest difference is ", func(g, _ map[string]any) { delete(g, "tolerance") }},
+		{"vocabulary", "the vocabulary has 384 tokens, expected 2", func(_, run map[string]any) { run["final_logits"] = []any{1.0, 2.0} }},
+		{"token", "position 0: token 384 of 384", func(_, run map[string]any) {
+			run["positions"].([]any)[0].(map[string]any)["top"] = []any{[]any{384, 1.0}}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var g map[string]any
+			require.NoError(t, json.Unmarshal(text, &g))
+			c.change(g, g["runs"].(map[string]any)["f32"].(map[string]any))
+			changed, err := json.Marshal(g)
+			require.NoError(t, err)
+			path := filepath.Join(t.TempDir(), "changed.json")
+			require.NoError(t, os.WriteFile(path, changed, 0o600))
+			_, err = compare(t, "qwen3moe-f32", path)
+			require.ErrorContains(t, err, "not what "+path+" says:\n")
+			require.ErrorContains(t, err, c.say)
+			require.Equal(t, fault.Unknown, fault.KindOf(err))
+		})
+	}
+}
+
+func TestRead(t *testing.T) {
+	for _, c := range []struct{ text, say string }{
+		{`{`, "unexpected end"},
+		{`{"prompt": {"ids": []}}`, "prompt.ids is missing or empty"},
+		{`{"prompt": {"ids": [1]}}`, "runs.f32 is missing"},
+		{`{"prompt": {"ids": [1]}, "runs": {"f32": {}}}`, "none of positions, final_logits and greedy"},
+		{`{"prompt": {"ids": [1]}, "runs": {"f32": {"positions": [{}, {}]}}}`, "2 entries for a prompt of 1 tokens"},
+	} {
+		path := filepath.Join(t.TempDir(), "g.json")
+		require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
+		_, err := oracle.Read(path)
+		require.ErrorContains(t, err, c.say)
+		require.Equal(t, fault.Corrupt, fault.KindOf(err))
+	}
+	require.True(t, oracle.Is([]byte(`{"runs": {}}`)))
+	require.False(t, oracle.Is([]byte(`{"keys": {}, "tensors": []}`)))
+}
