@@ -60,7 +60,7 @@ type Recipe struct {
 
 // IsPath reports whether a value given for a recipe or backend means a file and not a name.
 func IsPath(value string) bool {
-	return strings.ContainsRune(value, filepath.Separator) || strings.HasSuffix(value, ".wasm")
+	return strings.ContainsRune(value, filepath.Separator) || strings.HasPrefix(value, ".") || strings.HasSuffix(value, ".wasm")
 }
 
 // Add takes in the module at path, before all others, and returns the name that finds it: the file name without
