@@ -75,15 +75,15 @@ func (r *Registry) program(value string) (Backend, error) {
 		return Backend{}, fault.Userf("no backend %q; there are: %s; a program is given by its path, such as ./%s",
 			value, strings.Join(names, ", "), value)
 	}
-	path, err := exec.LookPath(value)
-	switch {
+	path, err := filepath.Abs(value)
+	if err != nil {
+		return Backend{}, err
+	}
+	switch path, err = exec.LookPath(path); {
 	case errors.Is(err, fs.ErrNotExist):
 		return Backend{}, fault.Userf("backend %s: no such file", value)
 	case err != nil: // a folder, or not executable
 		return Backend{}, fault.Userf("backend %s: %w", value, errors.Unwrap(err))
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return Backend{}, err
 	}
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return Backend{}, fault.Userf("backend %s: not a program", value)
