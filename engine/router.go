@@ -44,6 +44,9 @@ func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wav
 	if r.onRoute != nil {
 		r.onRoute(r.banks[bank].Layer, k, ids, weights)
 	}
+	if err := r.store.Route(r.banks[bank].Layer, k, ids); err != nil {
+		return compute.Wave{}, err
+	}
 	w, err := r.acquire(ids)
 	if len(r.guessed) > 0 && bank == r.guessBank && err == nil {
 		// What this layer did not pick after all is taken back, unless its read has begun.

@@ -103,8 +103,7 @@ func (a *app) create(path string) (w io.Writer, done func() error, err error) {
 type recorder struct {
 	out     *replay.Writer
 	err     error
-	batch   replay.Batch
-	k       int // picks per token; 0 = no batch yet
+	batch   replay.Batch // K is 0 when there is none
 	weights []float32
 	missed  map[int32]bool
 
@@ -125,9 +124,9 @@ func (r *recorder) route(layer, k int, ids []int32, weights []float32) {
 		r.evaluated += r.tokens
 		r.tokens = n
 	}
-	r.batch = replay.Batch{Prefill: !r.decode, Layer: layer, Experts: append(r.batch.Experts[:0], ids...),
+	r.batch = replay.Batch{Prefill: !r.decode, Layer: layer, K: k, Experts: append(r.batch.Experts[:0], ids...),
 		Step: r.evaluated + r.tokens - n} // the last layer may be needed for the last tokens alone
-	r.k, r.weights = k, append(r.weights[:0], weights...)
+	r.weights = append(r.weights[:0], weights...)
 	clear(r.missed)
 }
 
@@ -141,10 +140,10 @@ func (r *recorder) wave(_ int, slots []expert.Slot) {
 }
 
 func (r *recorder) write() {
-	if r.k > 0 && r.err == nil {
-		r.err = r.out.Write(&r.batch, r.k, r.weights, func(e int32) bool { return r.missed[e] })
+	if r.batch.K > 0 && r.err == nil {
+		r.err = r.out.Write(&r.batch, r.weights, func(e int32) bool { return r.missed[e] })
 	}
-	r.k = 0
+	r.batch.K = 0
 }
 
 // token says that a token has been chosen: what is evaluated from now on is the text.

@@ -5,6 +5,7 @@
 //	store, err := expert.Open(expert.Config{Banks: banks, Arena: arena, Ready: words, ...})
 //	...
 //	var b expert.Batch
+//	err := store.Route(layer, k, routed)                    // what each token picked: the policy learns from it
 //	for rest := routed; len(rest) > 0; rest = b.Rest {      // one wave, unless the batch exceeds the budget
 //		if err := store.Acquire(layer, rest, &b); err != nil { ... }
 //		compute(b.Slots)                                      // waits on each slot's readiness word

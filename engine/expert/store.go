@@ -114,6 +114,7 @@ type Store struct {
 	// admission serialises the calls that allocate slots, so that memory can be given back without mu. Taken before mu.
 	admission sync.Mutex
 	evicted   []int32 // scratch of Prefetch and Warm
+	picks     []int32 // scratch of Route
 	discards  []int32 // slots taken off their class, to be discarded before the next read is queued
 
 	mu          sync.Mutex
@@ -647,6 +648,32 @@ func (s *Store) Cancel(layer int, experts []int32) error {
 			s.free(key)
 		}
 	}
+	return nil
+}
+
+// Route tells the policy what each token of a batch picked in a layer, k experts per token, token by token, the one that the router
+// likes best first. It comes before the Acquire of the batch. Without it the default policy sees no uses and is no better than LRU.
+func (s *Store) Route(layer, k int, experts []int32) error {
+	s.admission.Lock()
+	defer s.admission.Unlock()
+	bi, err := s.bankOf(layer)
+	if err != nil {
+		return err
+	}
+	bk := &s.banks[bi]
+	if k <= 0 || len(experts)%k != 0 {
+		return fault.Bugf("layer %d: %d picks, %d of each token", layer, len(experts), k)
+	}
+	s.picks = s.picks[:0]
+	for _, e := range experts {
+		if e < 0 || int(e) >= bk.Experts {
+			return fault.Bugf("layer %d: expert %d of %d was picked", layer, e, bk.Experts)
+		}
+		s.picks = append(s.picks, bk.firstKey+e)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger.Route(int32(layer), k, s.picks)
 	return nil
 }
 

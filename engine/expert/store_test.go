@@ -985,6 +985,9 @@ func TestAcquireRefuses(t *testing.T) {
 	}
 	require.ErrorContains(t, s.Acquire(0, []int32{16}, &b), "expert 16 of 16")
 	require.ErrorContains(t, s.Acquire(0, []int32{-1}, &b), "expert -1 of 16")
+	require.ErrorContains(t, s.Route(7, 1, []int32{0}), "has no experts")
+	require.ErrorContains(t, s.Route(0, 1, []int32{16}), "expert 16 of 16")
+	require.ErrorContains(t, s.Route(0, 2, []int32{1, 2, 3}), "3 picks, 2 of each token")
 	_, err := s.Prefetch(0, []int32{16}, Guess)
 	require.ErrorContains(t, err, "expert 16 of 16")
 	_, err = s.Prefetch(0, []int32{1}, demand)
@@ -1032,6 +1035,9 @@ func playTrace(t testing.TB, s *Store, tr *replay.Trace, from, to int, b *Batch)
 		batch := &tr.Batches[i]
 		if tr.StartsStep(i) {
 			s.Tick()
+		}
+		if err := s.Route(batch.Layer, batch.K, batch.Experts); err != nil {
+			t.Fatal(err)
 		}
 		for rest := batch.Experts; len(rest) > 0; rest = b.Rest {
 			if err := s.Acquire(batch.Layer, rest, b); err != nil {

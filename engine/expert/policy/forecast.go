@@ -2,107 +2,138 @@ package policy
 
 import "math"
 
-// Forecast evicts the expert whose next use is farthest away, as far as its past tells.
+// Forecast evicts the expert that is least likely to be used soon, as far as the past tells. It asks two questions.
 //
-// How often an expert is used per token is estimated by two exponential averages, one of half-life longLife that knows what
-// the text is about and one of half-life shortLife that knows what it is saying now:
+// How often is it used? Averages of its use per token over several half-lives, added up: together they fade like a power of
+// the age, quickly at first and then ever more slowly. The expert that the router likes best counts most. The prompt counts as one
+// token that used an expert as often as the share of its tokens did.
 //
-//	p = (1 - shortShare) * long + shortShare * short
+// What came next, when the routing looked like now? That is what recall knows. The squares of both chances are added, so that
+// the larger one decides.
 //
-// Layers take turns, so an expert of the layer that runs next may be wanted at once, one of the layer that has just run only
-// a token later. With d the share of a token until the expert's layer runs again, the expected wait is d - 1 + 1/p tokens; the
-// rank is its inverse. docs/experiments/two-clocks.md has the figures that chose the constants.
+// Layers take turns, so a chance is worth less the longer the expert's layer has to wait for its next turn.
+// docs/experiments/forecast.md has the figures that chose the constants.
 type Forecast struct {
-	layers []int32 // by key
-	count  float64 // of layers
-	turn   float64 // the layer that runs now
-	step   int32
+	layers []int32   // by key
+	spans  []span    // by layer
+	delay  []float64 // by layers to wait: the square of what is left of a use's worth
+	turn   int32
 
-	long, short []float64 // averages at step last, by key
-	last        []int32
-
-	longFade, shortFade []float64 // by age in steps
+	averages [len(clocks)][]float32 // by key
+	value    []float32              // by key: the sum of its averages
+	recall   recall
+	ticked   bool // the step has begun, and its first layer has not
 }
+
+// span is the keys of a layer.
+type span struct{ from, to int32 }
+
+// clocks are the averages: what a token leaves of them, and what they are worth.
+var clocks = [...]struct{ fade, worth float32 }{
+	{halfLife(1), 0.18}, {halfLife(3), 0.13}, {halfLife(10), 0.24}, {halfLife(30), 0.24}, {halfLife(100), 0.21},
+}
+
+func halfLife(tokens float64) float32 { return float32(math.Exp2(-1 / tokens)) }
+
+// likings is what a use counts, by its place among the picks of its token.
+var likings = func() (l [16]float32) {
+	for i := range l {
+		l[i] = float32(math.Pow(float64(1+i), -0.3))
+	}
+	return l
+}()
 
 const (
-	longLife   = 32.0 // token steps
-	shortLife  = 2.0
-	shortShare = 0.2
-	fadeSteps  = 1024 // after so many steps without a use the past is forgotten: 2^-32 is left of it
-
-	leastChance = 1e-9 // uses per token of an expert that was never used
+	recallShare = 0.8 // of what recall predicts is believed
+	tokenWorth  = 0.7 // of a use is left when it is a token away
 )
 
-var _ Timed = (*Forecast)(nil)
+var _ Routed = (*Forecast)(nil)
 
 // NewForecast returns the forecast policy.
-func NewForecast() *Forecast {
-	fade := func(halfLife float64) []float64 {
-		f := make([]float64, fadeSteps)
-		for age := range f {
-			f[age] = math.Exp2(-float64(age) / halfLife)
-		}
-		return f
-	}
-	return &Forecast{longFade: fade(longLife), shortFade: fade(shortLife)}
-}
+func NewForecast() *Forecast { return &Forecast{} }
 
+// Name implements [Policy].
 func (p *Forecast) Name() string { return "forecast" }
-func (p *Forecast) Tick()        { p.step++ }
 
+// Tick implements [Policy].
+func (p *Forecast) Tick() { p.ticked = true }
+
+// Reset implements [Policy].
 func (p *Forecast) Reset(keys int) {
-	p.step, p.turn, p.count = 0, 0, 1
-	p.layers = make([]int32, keys)
-	p.long, p.short, p.last = make([]float64, keys), make([]float64, keys), make([]int32, keys)
+	*p = Forecast{layers: make([]int32, keys), value: make([]float32, keys)}
+	for i := range p.averages {
+		p.averages[i] = make([]float32, keys)
+	}
+	p.recall.reset(keys)
 }
 
+// Layers implements [Routed].
 func (p *Forecast) Layers(layers []int32) {
 	copy(p.layers, layers)
-	for _, l := range layers {
-		p.count = max(p.count, float64(l)+1)
+	for key, l := range layers {
+		for int(l) >= len(p.spans) {
+			p.spans = append(p.spans, span{int32(key), int32(key)})
+		}
+		p.spans[l].to = int32(key) + 1
+	}
+	count := len(p.spans)
+	for d := range count + 1 {
+		p.delay = append(p.delay, math.Pow(tokenWorth, 2*float64(d)/float64(count)))
 	}
 }
 
-func (p *Forecast) Turn(layer int32) { p.turn = float64(layer) }
-
-// averages returns the two averages of key now.
-func (p *Forecast) averages(key int32) (long, short float64) {
-	age := p.step - p.last[key]
-	if age >= fadeSteps {
-		return 0, 0
+// Route implements [Routed].
+func (p *Forecast) Route(layer int32, k int, keys []int32) {
+	tokens := len(keys) / k
+	if p.ticked {
+		p.recall.step(tokens)
+		p.ticked = false
 	}
-	return p.long[key] * p.longFade[age], p.short[key] * p.shortFade[age]
+	p.turn = layer
+	p.recall.route(k, keys)
+
+	s := p.spans[layer]
+	value := p.value[s.from:s.to]
+	clear(value)
+	for i, c := range clocks {
+		average := p.averages[i][s.from:s.to]
+		for e := range average {
+			average[e] *= c.fade
+		}
+		use := (1 - c.fade) / float32(tokens)
+		for j, key := range keys {
+			average[key-s.from] += use * likings[min(j%k, len(likings)-1)]
+		}
+		for e, a := range average {
+			value[e] += c.worth * a
+		}
+	}
 }
 
-// What a use adds to an average, so that an expert used in every step averages to 1.
-var (
-	longUse  = 1 - math.Exp2(-1/longLife)
-	shortUse = 1 - math.Exp2(-1/shortLife)
-)
+// Rank implements [Routed].
+func (p *Forecast) Rank(key int32) float64 { return p.rank(key, float64(p.value[key])) }
 
-func used(long, short float64) (float64, float64) { return long + longUse, short + shortUse }
-
-func (p *Forecast) rank(key int32, long, short float64) float64 {
-	chance := max((1-shortShare)*long+shortShare*short, leastChance)
-	d := float64(p.layers[key]) - p.turn
+func (p *Forecast) rank(key int32, value float64) float64 {
+	layer := p.layers[key]
+	d := layer - p.turn
 	if d <= 0 {
-		d += p.count
+		d += int32(len(p.spans))
 	}
-	return 1 / (d/p.count - 1 + 1/chance)
+	recalled := recallShare * float64(p.recall.chance(key, layer > p.turn))
+	return (value*value + recalled*recalled) * p.delay[d]
 }
 
-func (p *Forecast) Rank(key int32) float64 {
-	long, short := p.averages(key)
-	return p.rank(key, long, short)
-}
+// Peek implements [Policy].
+func (p *Forecast) Peek(key int32) float64 { return p.rank(key, float64(p.value[key]+firstUse)) }
 
-func (p *Forecast) Peek(key int32) float64 {
-	long, short := used(p.averages(key))
-	return p.rank(key, long, short)
-}
+// firstUse is what one use adds to a value.
+var firstUse = func() (sum float32) {
+	for _, c := range clocks {
+		sum += c.worth * (1 - c.fade)
+	}
+	return sum
+}()
 
-func (p *Forecast) Use(key int32) float64 {
-	p.long[key], p.short[key] = used(p.averages(key))
-	p.last[key] = p.step
-	return p.rank(key, p.long[key], p.short[key])
-}
+// Use implements [Policy]. What it could learn from a use, Route has told already.
+func (p *Forecast) Use(key int32) float64 { return p.Rank(key) }

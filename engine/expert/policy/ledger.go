@@ -8,9 +8,8 @@ import "math"
 // resident keys that nobody holds are in the heap, lowest rank on top.
 type Ledger struct {
 	policy      Policy
-	timed       Timed   // policy, if its ranks change with time
-	layers      []int32 // by key
-	refreshed   uint64  // batch in which the ranks of the heap were last asked for
+	routed      Routed // policy, if its ranks change with every route
+	refreshed   uint64 // batch in which the ranks of the heap were last asked for
 	bytes       []int64
 	entries     []entry
 	heap        []int32
@@ -30,17 +29,16 @@ type entry struct {
 	resident bool
 }
 
-// NewLedger returns an empty ledger for len(bytes) keys, bytes[k] being the weight of key k and layers[k] its layer. All keys of
-// a batch belong to one layer. It resets p.
+// NewLedger returns an empty ledger for len(bytes) keys, bytes[k] being the weight of key k and layers[k] its layer. It resets
+// p.
 func NewLedger(bytes []int64, layers []int32, budgetBytes int64, p Policy) *Ledger {
 	p.Reset(len(bytes))
-	timed, _ := p.(Timed)
-	if timed != nil {
-		timed.Layers(layers)
+	routed, _ := p.(Routed)
+	if routed != nil {
+		routed.Layers(layers)
 	}
 	return &Ledger{
-		timed:       timed,
-		layers:      layers,
+		routed:      routed,
 		policy:      p,
 		bytes:       bytes,
 		entries:     make([]entry, len(bytes)),
@@ -65,9 +63,6 @@ type Wave struct {
 func (l *Ledger) Admit(keys []int32, w *Wave) {
 	w.Keys, w.Hit, w.Evicted = w.Keys[:0], w.Hit[:0], w.Evicted[:0]
 	l.batch++
-	if l.timed != nil && len(keys) > 0 {
-		l.timed.Turn(l.layers[keys[0]])
-	}
 	for _, k := range keys {
 		e := &l.entries[k]
 		if e.batch == l.batch {
@@ -155,6 +150,14 @@ func (l *Ledger) rerank(key int32, rank float64) {
 	}
 }
 
+// Route passes to the policy what each token of a batch picked: k keys per token, token by token. A batch is routed once, before it
+// is first admitted, in however many waves that happens.
+func (l *Ledger) Route(layer int32, k int, keys []int32) {
+	if l.routed != nil {
+		l.routed.Route(layer, k, keys)
+	}
+}
+
 // Tick passes a token step to the policy.
 func (l *Ledger) Tick() { l.policy.Tick() }
 
@@ -217,15 +220,15 @@ func (l *Ledger) rank(key int32, rank float64) {
 	e.rank, e.used = rank, l.uses
 }
 
-// refresh brings the heap up to date with a policy whose ranks change with time, once in a batch. Promises keep their rank.
+// refresh brings the heap up to date with a policy whose ranks change, once in a batch. Promises keep their rank.
 func (l *Ledger) refresh() {
-	if l.timed == nil || l.refreshed == l.batch {
+	if l.routed == nil || l.refreshed == l.batch {
 		return
 	}
 	l.refreshed = l.batch
 	for _, k := range l.heap {
 		if e := &l.entries[k]; !math.IsInf(e.rank, 1) {
-			e.rank = l.timed.Rank(k)
+			e.rank = l.routed.Rank(k)
 		}
 	}
 	for i := len(l.heap)/2 - 1; i >= 0; i-- {

@@ -105,8 +105,8 @@ func TestLedgerMatchesEvictAfterBatch(t *testing.T) {
 	}
 }
 
-// TestLedgerFollowsTimedRanks: ranks that change without a use are those of the moment of eviction.
-func TestLedgerFollowsTimedRanks(t *testing.T) {
+// TestLedgerFollowsRoutes: ranks that change with a route are those of the moment of eviction.
+func TestLedgerFollowsRoutes(t *testing.T) {
 	const layers, experts = 5, 12
 	of := make([]int32, layers*experts)
 	bytes := make([]int64, len(of))
@@ -134,13 +134,11 @@ func TestLedgerFollowsTimedRanks(t *testing.T) {
 						batch = append(batch, k)
 					}
 				}
+				l.Route(layer, len(batch), batch)
+				shadow.Route(layer, len(batch), batch)
 				l.Admit(batch, &w)
 				require.Empty(t, w.Rest)
-				shadow.Turn(layer)
 				require.Equal(t, ref.batch(batch), append([]bool(nil), w.Hit...), "seed %d step %d layer %d", seed, step, layer)
-				for _, k := range batch {
-					shadow.Use(k)
-				}
 				for _, k := range w.Keys {
 					l.Release(k)
 				}
@@ -151,28 +149,6 @@ func TestLedgerFollowsTimedRanks(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestForecastRanks(t *testing.T) {
-	p := NewForecast()
-	p.Reset(4)
-	p.Layers([]int32{0, 0, 1, 2})
-	p.Tick()
-	p.Turn(0)
-	require.Greater(t, p.Peek(0), p.Rank(0), "a use raises the rank")
-	require.Equal(t, p.Peek(0), p.Use(0))
-	require.Greater(t, p.Rank(0), p.Rank(1), "used before never used")
-	p.Use(2)
-	require.Greater(t, p.Rank(2), p.Rank(0), "layer 1 runs next, layer 0 has just run")
-	p.Turn(2)
-	require.Greater(t, p.Rank(0), p.Rank(2), "now layer 0 is next")
-	before := p.Rank(0)
-	p.Tick()
-	require.Less(t, p.Rank(0), before, "time passes")
-	for range 5000 {
-		p.Tick()
-	}
-	require.Equal(t, p.Rank(1), p.Rank(0), "forgotten, without underflow")
 }
 
 func TestAdmitInWaves(t *testing.T) {

@@ -1,10 +1,11 @@
 // Package policy decides which experts stay in memory: a [Policy] ranks them by their past, a [Ledger] keeps the
 // resident ones within a byte budget and evicts the lowest rank.
 //
-//	l := policy.NewLedger(bytesOfKey, 4000<<20, policy.NewLRU())
-//	l.Admit(keys, &wave) // what is resident, what must be read, what was evicted, what has to wait
+//	l := policy.NewLedger(bytesOfKey, layerOfKey, 4000<<20, policy.NewForecast())
+//	l.Route(layer, k, keys) // what each token picked, for policies that care
+//	l.Admit(keys, &wave)    // what is resident, what must be read, what was evicted, what has to wait
 //	...
-//	l.Release(key)       // for each key of the wave, when the batch has been computed
+//	l.Release(key)          // for each key of the wave, when the batch has been computed
 //
 // The expert store and the trace replay (package replay) drive the same ledger, so a policy's replayed hit count is
 // the store's hit count.
@@ -26,7 +27,7 @@ import (
 // least recently.
 //
 // A rank must not change until the key's next Use, which is what lets the ledger keep one heap for all of them, unless the
-// policy is [Timed]. Decay is no obstacle: if all scores shrink by the same factor, their order stays.
+// policy is [Routed]. Decay is no obstacle: if all scores shrink by the same factor, their order stays.
 type Policy interface {
 	// Name is the word used in flags and reports.
 	Name() string
@@ -40,14 +41,16 @@ type Policy interface {
 	Peek(key int32) float64
 }
 
-// Timed is a policy whose ranks change without a use. The ledger asks for them anew before it evicts in a batch: 10 to 20 µs
-// per layer for a few thousand resident experts.
-type Timed interface {
+// Routed is a policy that wants to know more than uses: which layer runs and what each of its tokens picked. Its ranks
+// change with every Route; the ledger asks for them anew before it evicts in a batch.
+type Routed interface {
 	Policy
-	// Layers tells, after Reset, which layer each key belongs to. Layers take turns in the order of their numbers.
+	// Layers tells, after Reset, which layer each key belongs to, in ascending order. Layers take turns in the order of their
+	// numbers. Like Reset, it may allocate.
 	Layers(layerOfKey []int32)
-	// Turn says that a batch of the given layer begins.
-	Turn(layer int32)
+	// Route says, ahead of the uses of a batch, that layer runs, and what each of its tokens picked: k keys per token,
+	// token by token.
+	Route(layer int32, k int, keys []int32)
 	// Rank returns the rank of key now.
 	Rank(key int32) float64
 }

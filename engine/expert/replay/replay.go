@@ -66,7 +66,7 @@ func Run(t *Trace, p policy.Policy, budgetBytes int64) Result {
 		if t.StartsStep(i) {
 			ledger.Tick()
 			if b.Prefill { // the first layer routes every token
-				res.PromptTokens += len(b.Experts) / max(t.TopK, 1)
+				res.PromptTokens += len(b.Experts) / b.K
 			} else {
 				res.Tokens++
 			}
@@ -79,6 +79,7 @@ func Run(t *Trace, p policy.Policy, budgetBytes int64) Result {
 		for _, e := range b.Experts {
 			keys = append(keys, t.Key(b.Layer, e))
 		}
+		ledger.Route(int32(b.Layer), b.K, keys)
 		for rest := keys; len(rest) > 0; rest = wave.Rest {
 			ledger.Admit(rest, &wave)
 			if len(wave.Keys) == 0 {

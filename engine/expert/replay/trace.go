@@ -29,6 +29,7 @@ type Batch struct {
 	Prefill bool
 	Step    int // of its first token
 	Layer   int
+	K       int     // picks of a token
 	Experts []int32 // as routed: token by token, with duplicates
 }
 
@@ -130,6 +131,11 @@ func Read(r io.Reader) (*Trace, error) {
 	if len(t.Batches) == 0 {
 		return nil, fault.Corruptf("route trace: no rows")
 	}
+	for i := range t.Batches {
+		if b := &t.Batches[i]; len(b.Experts)%b.K != 0 {
+			return nil, fault.Corruptf("route trace: step %d, layer %d: %d rows, of %d for each token", b.Step, b.Layer, len(b.Experts), b.K)
+		}
+	}
 	return t, nil
 }
 
@@ -182,7 +188,7 @@ func (t *Trace) row(line string) error {
 			limit = 1
 		case 3:
 			limit = len(t.ExpertBytes) - 1
-		case 5:
+		case 4, 5:
 			limit = t.Experts - 1
 		}
 		var err error
@@ -199,6 +205,7 @@ func (t *Trace) row(line string) error {
 		t.Batches = append(t.Batches, b)
 	}
 	last := &t.Batches[len(t.Batches)-1]
+	last.K = max(last.K, v[4]+1)
 	last.Experts = append(last.Experts, int32(v[5]))
 	return nil
 }

@@ -46,10 +46,10 @@ func NewWriter(w io.Writer, h Header) *Writer {
 	return &Writer{out: out, h: h, read: make([]int, h.Experts)}
 }
 
-// Write adds a batch. weights are those of b.Experts, k a token. missed says whether an expert was not in the cache.
-func (w *Writer) Write(b *Batch, k int, weights []float32, missed func(expert int32) bool) error {
-	if b.Layer < 0 || b.Layer >= len(w.h.ExpertBytes) || k <= 0 || len(b.Experts) != len(weights) {
-		return fault.Bugf("route trace: batch of layer %d with %d experts, %d weights, %d a token", b.Layer, len(b.Experts), len(weights), k)
+// Write adds a batch. weights are those of b.Experts. missed says whether an expert was not in the cache.
+func (w *Writer) Write(b *Batch, weights []float32, missed func(expert int32) bool) error {
+	if b.Layer < 0 || b.Layer >= len(w.h.ExpertBytes) || b.K <= 0 || len(b.Experts) != len(weights) {
+		return fault.Bugf("route trace: batch of layer %d with %d experts, %d weights, %d a token", b.Layer, len(b.Experts), len(weights), b.K)
 	}
 	w.batch++
 	phase := 1
@@ -69,7 +69,7 @@ func (w *Writer) Write(b *Batch, k int, weights []float32, missed func(expert in
 			w.read[e] = w.batch
 		}
 		w.row = w.row[:0]
-		for _, n := range []int{b.Turn, phase, b.Step + i/k, b.Layer, i % k, int(e)} {
+		for _, n := range []int{b.Turn, phase, b.Step + i/b.K, b.Layer, i % b.K, int(e)} {
 			w.row = append(strconv.AppendInt(w.row, int64(n), 10), ',')
 		}
 		w.row = append(strconv.AppendFloat(w.row, float64(weights[i]), 'g', 6, 32), ',')

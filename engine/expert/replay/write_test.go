@@ -22,7 +22,7 @@ func write(t *testing.T, batches []Batch) string {
 		for j := range weights {
 			weights[j] = 1 / float32(j+1)
 		}
-		require.NoError(t, w.Write(&batches[i], 2, weights, func(e int32) bool { return e%2 == 1 }))
+		require.NoError(t, w.Write(&batches[i], weights, func(e int32) bool { return e%2 == 1 }))
 	}
 	require.NoError(t, w.Flush())
 	return out.String()
@@ -30,12 +30,12 @@ func write(t *testing.T, batches []Batch) string {
 
 func TestWrite(t *testing.T) {
 	batches := []Batch{
-		{Prefill: true, Layer: 1, Experts: []int32{0, 1, 1, 2}},
-		{Prefill: true, Step: 1, Layer: 2, Experts: []int32{3, 1}}, // of the last layer, only the last token
-		{Prefill: true, Step: 2, Layer: 1, Experts: []int32{1, 2}}, // the rest of the prompt
-		{Prefill: true, Step: 2, Layer: 2, Experts: []int32{0, 1}},
-		{Step: 3, Layer: 1, Experts: []int32{2, 0}},
-		{Step: 3, Layer: 2, Experts: []int32{1, 3}},
+		{Prefill: true, Layer: 1, K: 2, Experts: []int32{0, 1, 1, 2}},
+		{Prefill: true, Step: 1, Layer: 2, K: 2, Experts: []int32{3, 1}}, // of the last layer, only the last token
+		{Prefill: true, Step: 2, Layer: 1, K: 2, Experts: []int32{1, 2}}, // the rest of the prompt
+		{Prefill: true, Step: 2, Layer: 2, K: 2, Experts: []int32{0, 1}},
+		{Step: 3, Layer: 1, K: 2, Experts: []int32{2, 0}},
+		{Step: 3, Layer: 2, K: 2, Experts: []int32{1, 3}},
 	}
 	text := write(t, batches)
 	require.Equal(t, `# route_trace v1
@@ -78,16 +78,17 @@ turn,phase,step,layer,slot,expert,weight,residency,expert_bytes
 func TestWriteErrors(t *testing.T) {
 	w := NewWriter(&strings.Builder{}, small)
 	for name, b := range map[string]Batch{
-		"layer":  {Layer: 3, Experts: []int32{0, 1}},
-		"expert": {Layer: 1, Experts: []int32{0, 4}},
-		"lost":   {Layer: 1, Experts: []int32{0}},
+		"layer":  {Layer: 3, K: 2, Experts: []int32{0, 1}},
+		"expert": {Layer: 1, K: 2, Experts: []int32{0, 4}},
+		"picks":  {Layer: 1, Experts: []int32{0, 1}},
+		"lost":   {Layer: 1, K: 1, Experts: []int32{0}},
 	} {
-		err := w.Write(&b, 2, []float32{1, 1}, func(int32) bool { return false })
+		err := w.Write(&b, []float32{1, 1}, func(int32) bool { return false })
 		require.Equal(t, fault.Bug, fault.KindOf(err), name)
 	}
 	full := errors.New("disk full")
 	w = NewWriter(failing{full}, small)
-	require.NoError(t, w.Write(&Batch{Layer: 1, Experts: []int32{0}}, 1, []float32{1}, func(int32) bool { return false }))
+	require.NoError(t, w.Write(&Batch{Layer: 1, K: 1, Experts: []int32{0}}, []float32{1}, func(int32) bool { return false }))
 	require.ErrorIs(t, w.Flush(), full)
 }
 
