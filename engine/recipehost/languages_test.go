@@ -37,6 +37,9 @@ func planOf(t *testing.T, module []byte, model string) (*plan.Plan, error) {
 	return p, err
 }
 
+// wanted are the plans of the shipped recipe.
+var wanted = map[string]*plan.Plan{}
+
 // requireSamePlans wants what the shipped recipe makes of the models, which makes the text the same, too.
 func requireSamePlans(t *testing.T, module []byte, yarn bool) {
 	for _, model := range []string{"qwen3moe-f32", "qwen3moe-mix32", "qwen3moe-k-q4_k_m", "qwen3moe-yarn-f32"} {
@@ -46,8 +49,12 @@ func requireSamePlans(t *testing.T, module []byte, yarn bool) {
 			continue
 		}
 		require.NoError(t, err)
-		want, err := planOf(t, shipped(t), "qwen3moe/"+model+".gguf")
-		require.NoError(t, err)
+		want := wanted[model]
+		if want == nil {
+			want, err = planOf(t, shipped(t), "qwen3moe/"+model+".gguf")
+			require.NoError(t, err)
+			wanted[model] = want
+		}
 		require.True(t, proto.Equal(want, p), "%s\nwant %v\ngot  %v", model, want, p)
 	}
 	_, err := planOf(t, module, "qwen2moe/qwen2moe-f32.gguf")
@@ -89,7 +96,6 @@ func TestOtherLanguagesRebuild(t *testing.T) {
 			}
 			module, err := os.ReadFile(out)
 			require.NoError(t, err)
-			requireSamePlans(t, module, lang.yarn)
 			if *rebuild {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "qwen3moe.wasm"), module, 0o644))
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "COMPILER"), append(version, '\n'), 0o644))
@@ -97,7 +103,8 @@ func TestOtherLanguagesRebuild(t *testing.T) {
 			made, err := os.ReadFile(filepath.Join(dir, "COMPILER"))
 			require.NoError(t, err)
 			if !bytes.Equal(bytes.TrimSpace(made), version) {
-				t.Logf("the committed module was made by %s, this is %s: bytes are not compared", bytes.TrimSpace(made), version)
+				t.Logf("the committed module was made by %s, this is %s: only plans are compared", bytes.TrimSpace(made), version)
+				requireSamePlans(t, module, lang.yarn)
 				return
 			}
 			committed, err := os.ReadFile(filepath.Join(dir, "qwen3moe.wasm"))
