@@ -59,3 +59,18 @@ func TestParseIDs(t *testing.T) {
 		require.Equal(t, fault.User, fault.KindOf(err), "%q", text)
 	}
 }
+
+func FuzzParseIDs(f *testing.F) {
+	for _, text := range []string{"[1, 2]", "1 2\n3", "[null]", "[-1]", "[1e9]", "[[1]]", "0x10", "2147483648"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		ids, err := parseIDs(text)
+		if err != nil {
+			require.Equal(t, fault.User, fault.KindOf(err))
+		}
+		for _, id := range ids {
+			require.GreaterOrEqual(t, id, int32(0))
+		}
+	})
+}

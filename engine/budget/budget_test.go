@@ -108,3 +108,19 @@ func TestMachineReadsBothCgroupVersions(t *testing.T) {
 		})
 	}
 }
+
+// FuzzParseSize: what a person types is a size that fits an int64, or a mistake.
+func FuzzParseSize(f *testing.F) {
+	for _, text := range []string{"6G", "6GiB", "1.5g", "4000M", "512K", "1048576", "0", "-1", "1e30T", "inf", "NaNG", "0x1p4", "", "B"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := ParseSize(text)
+		if err != nil {
+			require.Equal(t, fault.User, fault.KindOf(err))
+			return
+		}
+		require.GreaterOrEqual(t, n, int64(0))
+		require.LessOrEqual(t, n, int64(1)<<60)
+	})
+}

@@ -120,6 +120,33 @@ func TestBrokenMessages(t *testing.T) {
 	require.ErrorContains(t, err, "text of 1025 bytes")
 }
 
+// FuzzMessage: whatever the other side writes into the page, it is a message that fits or an error.
+func FuzzMessage(f *testing.F) {
+	for _, msg := range []Message{
+		{Kind: Done}, {Kind: Route, Tokens: 3, Bank: 1, K: 2}, {Kind: Error, Fault: 1, Text: "tensor is missing"},
+		{Kind: Eval, Tokens: 7, Position: 1 << 40, All: true}, {Kind: Kind(200), Tokens: 1<<32 - 1, Text: strings.Repeat("x", MaxText)},
+	} {
+		b := page()
+		box, err := Format(b)
+		require.NoError(f, err)
+		box.Backend().Send(&msg)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, written []byte) {
+		b := page()
+		copy(b, written)
+		box, err := Open(b)
+		if err != nil {
+			return
+		}
+		msg, err := box.Engine().Message()
+		if err == nil {
+			require.LessOrEqual(t, len(msg.Text), MaxText)
+			_ = msg.Kind.String()
+		}
+	})
+}
+
 // TestOffsets pins the wire format that docs/backend.md promises to other languages.
 func TestOffsets(t *testing.T) {
 	b := page()
