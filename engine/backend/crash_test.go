@@ -250,15 +250,33 @@ func TestStartFailures(t *testing.T) {
 		"missing":        {func(o *Options) { o.Path = file + "-not" }, fault.User, []string{"file-not", "no such file"}},
 		"folder":         {func(o *Options) { o.Path = filepath.Dir(file) }, fault.User, []string{"not a program"}},
 		"not executable": {func(o *Options) { o.Path = file }, fault.User, []string{"permission denied"}},
-		"wrong format":   {func(o *Options) { o.Path = script }, fault.User, []string{"exec format error"}},
+		"wrong format":   {func(o *Options) { o.Path = script }, fault.User, []string{"exec format error", "a script begins with #!"}},
 		"exits":          {role("exits"), fault.User, []string{"not a backend", "exit status 3", "no such device"}},
 		"garbage":        {role("garbage"), fault.User, []string{"not a backend", `"hello, world"`}},
 		"silent":         {role("silent"), fault.Unknown, []string{"did not answer within 1s"}},
 		"deaf":           {role("deaf"), fault.Unknown, []string{"start: "}},
 		"old protocol":   {role("netrpc"), fault.Unsupported, []string{"over netrpc, not grpc"}},
-		"newer":          {role("newer"), fault.Unsupported, []string{"speaks version 2", "this program speaks version 1"}},
-		"checksum":       {func(o *Options) { o.SHA256 = make([]byte, 32) }, fault.Corrupt, []string{"sha256 is", "expected 00000000"}},
-		"no memory":      {func(o *Options) { o.Memory = nil }, fault.Bug, []string{"no shared memory"}},
+		"link to nothing": {func(o *Options) {
+			o.Path = filepath.Join(t.TempDir(), "link")
+			require.NoError(t, os.Symlink("gone", o.Path))
+		}, fault.User, []string{"link", "no such file"}},
+		"link in a circle": {func(o *Options) {
+			o.Path = filepath.Join(t.TempDir(), "link")
+			require.NoError(t, os.Symlink(o.Path, o.Path))
+		}, fault.User, []string{"link"}},
+		"pipe": {func(o *Options) {
+			o.Path = filepath.Join(t.TempDir(), "pipe")
+			require.NoError(t, syscall.Mkfifo(o.Path, 0o755))
+		}, fault.User, []string{"not a program"}},
+		"huge line":       {role("huge line"), fault.User, []string{"not a backend", "xxxx…"}},
+		"core protocol":   {role("core"), fault.Unsupported, []string{"version 2 of go-plugin's core protocol, this program speaks version 1"}},
+		"older":           {role("older"), fault.Unsupported, []string{"speaks version 0", "this program speaks version 1"}},
+		"describe exits":  {role("describe exits"), fault.Unknown, []string{"exit status 7", "gone in describe"}},
+		"describe hangs":  {role("describe hangs"), fault.Unknown, []string{"did not answer within 1s"}},
+		"describe floods": {role("describe floods"), fault.Unknown, []string{"start: its name, version and kernels are 33554432, 0 and 0 bytes long"}},
+		"newer":           {role("newer"), fault.Unsupported, []string{"speaks version 2", "this program speaks version 1"}},
+		"checksum":        {func(o *Options) { o.SHA256 = make([]byte, 32) }, fault.Corrupt, []string{"sha256 is", "expected 00000000"}},
+		"no memory":       {func(o *Options) { o.Memory = nil }, fault.Bug, []string{"no shared memory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := h.options("backend")
@@ -365,7 +383,7 @@ func TestLogs(t *testing.T) {
 
 // lonelyEngine is the engine that TestEngineKilled kills.
 func lonelyEngine() {
-	must := func(err error) {
+	check := func(err error) {
 		if err != nil {
 			fmt.Println("failed:", err)
 			os.Exit(1)
@@ -375,22 +393,22 @@ func lonelyEngine() {
 	h := &bench{model: model(t), perWave: slots}
 	var err error
 	h.layout, err = compute.NewLayout(h.model, slots)
-	must(err)
+	check(err)
 	h.memory, err = memory.Create(1 << 30)
-	must(err)
+	check(err)
 	for i := range 1 << 20 {
 		h.memory.Bytes()[1<<24+i] = 1
 	}
 	p, err := Start(context.Background(), h.options("backend"))
-	must(err)
+	check(err)
 	seq, err := p.Load(context.Background(), h.model, h.layout)
-	must(err)
+	check(err)
 	fmt.Println(p.PID())
 	token := int32(tokenWork)
 	if os.Getenv("BIGMOE_TEST_IDLE") != "" {
 		select {}
 	}
-	must(seq.Eval(context.Background(), h.batch(0, false, token), h))
+	check(seq.Eval(context.Background(), h.batch(0, false, token), h))
 }
 
 func TestEngineKilled(t *testing.T) {
@@ -424,6 +442,26 @@ func TestEngineKilled(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	}
+}
+
+// TestEngineKilledWhileStarting: nobody but the backend can remove the folder for its socket then.
+func TestEngineKilledWhileStarting(t *testing.T) {
+	temp, started := t.TempDir(), filepath.Join(t.TempDir(), "started")
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), roleEnv+"=starting engine", "TMPDIR="+temp, startedEnv+"="+started)
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool { _, err := os.Stat(started); return err == nil }, 10*time.Second, time.Millisecond)
+	left, err := os.ReadDir(temp)
+	require.NoError(t, err)
+	require.NotEmpty(t, left)
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	require.Eventually(t, func() bool {
+		left, err := os.ReadDir(temp)
+		return err == nil && len(left) == 0
+	}, 10*time.Second, 5*time.Millisecond)
 }
 
 // inode identifies the memfd of a process.

@@ -1,10 +1,12 @@
 package backend
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -27,12 +29,25 @@ import (
 // The test binary is also the backend: with roleEnv set it plays a part instead of testing.
 const roleEnv = "BIGMOE_TEST_ROLE"
 
+// startedEnv names a file that the slow backend makes first.
+const startedEnv = "BIGMOE_TEST_STARTED"
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func TestMain(m *testing.M) {
 	switch role := os.Getenv(roleEnv); role {
 	case "":
 		os.Exit(m.Run())
 	case "backend":
 		compute.Serve(fake{})
+	case "starting engine":
+		_, err := Start(context.Background(), (&bench{memory: must(memory.Create(1 << 20))}).options("slow"))
+		panic(err)
 	case "engine": // starts a backend, says where it is, and waits to be killed
 		lonelyEngine()
 	case "exits":
@@ -46,6 +61,26 @@ func TestMain(m *testing.M) {
 	case "deaf": // shakes hands, but nobody is there
 		fmt.Println("1|1|unix|/nonexistent/socket|grpc")
 		time.Sleep(time.Hour)
+	case "slow":
+		if name := os.Getenv(startedEnv); name != "" {
+			_ = os.WriteFile(name, nil, 0o600)
+		}
+		time.Sleep(300 * time.Millisecond)
+		compute.Serve(fake{})
+	case "huge line":
+		line := bytes.Repeat([]byte("x"), 1<<20)
+		for range 64 {
+			_, _ = os.Stdout.Write(line)
+		}
+		time.Sleep(time.Hour)
+	case "core":
+		fmt.Println("2|1|unix|/nonexistent/socket|grpc")
+		time.Sleep(time.Hour)
+	case "older":
+		fmt.Println("1|0|unix|/nonexistent/socket|grpc")
+		time.Sleep(time.Hour)
+	case "describe exits", "describe hangs", "describe floods":
+		compute.Serve(mute{role: role})
 	case "netrpc":
 		fmt.Println("1|1|unix|/nonexistent/socket|netrpc")
 		time.Sleep(time.Hour)
@@ -57,18 +92,6 @@ func TestMain(m *testing.M) {
 		panic(role)
 	}
 }
-
-// Tokens that make the fake misbehave.
-const (
-	tokenUnsupported = 900 + iota
-	tokenPanic
-	tokenPanicThread
-	tokenHang     // for ever, silently
-	tokenWork     // for ever, with signs of life, deaf to cancelling
-	tokenRoutes   // for ever, asking the host
-	tokenChatter  // writes to standard error in several ways
-	tokenBadRoute // picks experts of a bank that does not exist
-)
 
 const (
 	vocabulary = 8
@@ -94,6 +117,12 @@ func (fake) Prepare(m *compute.Bound) (*compute.Needs, error) {
 		return nil, fault.Unsupportedf("op %q is not supported", "warp")
 	case 901:
 		time.Sleep(time.Hour)
+	case 906:
+		exit("prepare")
+	case 907:
+		return &compute.Needs{StateBytes: math.MaxUint64, ScratchBytes: 2}, nil
+	case 908:
+		closeSockets()
 	}
 	return &compute.Needs{StateBytes: uint64(m.Options.Context)}, nil
 }
@@ -111,6 +140,8 @@ func (fake) Load(m *compute.Bound, region *compute.Region) (compute.Sequence, er
 		}
 	case 905:
 		time.Sleep(time.Hour)
+	case 909:
+		exit("load")
 	}
 	return &fakeSequence{model: m, region: region}, nil
 }
@@ -122,6 +153,9 @@ type fakeSequence struct {
 }
 
 func (s *fakeSequence) Trim(position int) error {
+	if position == trimHangs {
+		time.Sleep(time.Hour)
+	}
 	if position > len(s.history) {
 		return fault.Userf("trim to %d of %d", position, len(s.history))
 	}
@@ -209,38 +243,6 @@ func (s *fakeSequence) moe(bank int, b *compute.Batch, h []float64, host compute
 			return fault.Bugf("expert %d never came", id)
 		}
 		h[i/picks] += float64(weights[i]) * x / 1e6
-	}
-	return nil
-}
-
-func (s *fakeSequence) misbehave(token int32, host compute.Host) error {
-	switch token {
-	case tokenUnsupported:
-		return fault.Unsupportedf("type %q", "Q9_9")
-	case tokenPanic:
-		panic("kernel exploded")
-	case tokenPanicThread:
-		go func() { panic("thread exploded") }()
-		select {}
-	case tokenHang:
-		time.Sleep(time.Hour)
-	case tokenWork:
-		for {
-			time.Sleep(20 * time.Millisecond)
-			s.region.Progress()
-		}
-	case tokenRoutes:
-		for {
-			if _, err := host.Route(0, 1, []int32{0}, []float32{1}); err != nil {
-				return err
-			}
-		}
-	case tokenChatter:
-		fmt.Fprintln(os.Stderr, "printed after the handshake")
-		println("written to descriptor 2")
-	case tokenBadRoute:
-		_, err := host.Route(77, 1, []int32{0}, []float32{1})
-		return err
 	}
 	return nil
 }

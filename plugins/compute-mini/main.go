@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,7 +36,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "this is a backend: bigmoe starts it, with --backend")
 		os.Exit(1)
 	}
-	signal.Ignore(os.Interrupt)
+	signal.Ignore(os.Interrupt, syscall.SIGPIPE)
 	go func() {
 		_, _ = os.NewFile(lifelineFD, "lifeline").Read(make([]byte, 1))
 		_ = os.RemoveAll(folder)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-plugin"
@@ -41,6 +43,7 @@ const MaxControlBytes = 64 << 20
 func Serve(b Backend) {
 	s := &server{backend: b}
 	if os.Getenv(Handshake.MagicCookieKey) == Handshake.MagicCookieValue {
+		signal.Ignore(syscall.SIGPIPE) // of the handshake line to an engine that is gone: it would come before the lifeline
 		// A pipe, because the parent-death signal of Linux is tied to a thread of the parent, which Go may end.
 		go func() {
 			_, _ = os.NewFile(LifelineFD, "lifeline").Read(make([]byte, 1))
