@@ -1,7 +1,7 @@
 // Bigmoe runs mixture-of-experts language models that are larger than memory. See docs/cli.md.
 //
-// This is the only package of the module that reads the environment or writes to a terminal, and the only one that
-// knows engine, recipes and backends all three: it wires them together. One file per verb; app.go is what they share.
+// This is the only package of the module that reads the environment or writes to a terminal. It wires engine, recipes
+// and backends together, as package bigmoe does for other programs. One file per verb; app.go is what they share.
 package main
 
 import "os"
