@@ -17,7 +17,7 @@ import (
 
 const (
 	longest = 64      // elements of lists that are kept
-	most    = 1 << 24 // elements of lists that are made up
+	most    = 1 << 20 // elements of all lists that are made up
 )
 
 // Outline is what is left of a model file.
@@ -169,11 +169,16 @@ func Parse(text []byte) (*Outline, error) {
 	if err := d.Decode(&raw); err != nil {
 		return nil, fault.Corruptf("outline of a model: %w", err)
 	}
-	o := &Outline{}
+	o, made := &Outline{}, 0
 	for name, text := range raw.Keys {
 		value, err := decode(text)
 		if err != nil {
 			return nil, fault.Corruptf("outline of a model: key %q: %w", name, err)
+		}
+		if n, ok := value.(length); ok {
+			if made += n.Strings + n.Integers + n.Floats; made > most {
+				return nil, fault.Unsupportedf("outline of a model: lists of more than %d elements", most)
+			}
 		}
 		o.keys = append(o.keys, key{name, value})
 	}
@@ -204,8 +209,8 @@ func decode(text json.RawMessage) (any, error) {
 		if err := d.Decode(&n); err != nil {
 			return nil, err
 		}
-		if min(n.Strings, n.Integers, n.Floats) < 0 || n.Strings+n.Integers+n.Floats > most {
-			return nil, fmt.Errorf("expected at most %d elements", most)
+		if min(n.Strings, n.Integers, n.Floats) < 0 || max(n.Strings, n.Integers, n.Floats) > most {
+			return nil, fmt.Errorf("expected 0 to %d elements", most)
 		}
 		return n, nil
 	}
