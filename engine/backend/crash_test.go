@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -242,7 +244,7 @@ func TestStartFailures(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		change func(*Options)
 		kind   fault.Kind
 		say    []string
@@ -277,7 +279,9 @@ func TestStartFailures(t *testing.T) {
 		"newer":           {role("newer"), fault.Unsupported, []string{"speaks version 2", "this program speaks version 1"}},
 		"checksum":        {func(o *Options) { o.SHA256 = make([]byte, 32) }, fault.Corrupt, []string{"sha256 is", "expected 00000000"}},
 		"no memory":       {func(o *Options) { o.Memory = nil }, fault.Bug, []string{"no shared memory"}},
-	} {
+	}
+	listed(t, slices.Collect(maps.Keys(cases)))
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			o := h.options("backend")
 			o.StartTimeout = time.Second

@@ -1,8 +1,12 @@
 package backend
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +29,7 @@ func TestHostileBackends(t *testing.T) {
 		_, err := p.Prepare(t.Context(), h.model)
 		return err
 	}
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		threads uint32
 		do      func(*Process) error
 		alive   bool // it did nothing that it must be killed for
@@ -50,7 +54,9 @@ func TestHostileBackends(t *testing.T) {
 			require.NoError(t, err)
 			return seq.Trim(trimHangs)
 		}, false, "no sign of life for 400ms during trim"},
-	} {
+	}
+	listed(t, slices.Collect(maps.Keys(cases)), "slow start", "linked to")
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			p := h.start(t, func(o *Options) { o.HangTimeout = 400 * time.Millisecond })
 			h.model.Options.Threads = c.threads
@@ -82,4 +88,20 @@ func TestHostileBackends(t *testing.T) {
 		})
 		require.Equal(t, want, script(t, h, h.load(t, p)))
 	})
+}
+
+// listed fails the test unless docs/hostile.md has exactly these cases, and the subtests more, under the heading that names
+// the test.
+func listed(t *testing.T, cases []string, more ...string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/hostile.md")
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(page), "`"+t.Name()+"`\n")
+	require.True(t, ok, "docs/hostile.md has no heading for %s", t.Name())
+	section, _, _ = strings.Cut(section, "\n#")
+	var names []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(section, -1) {
+		names = append(names, row[1])
+	}
+	require.ElementsMatch(t, names, append(cases, more...))
 }
