@@ -2,9 +2,9 @@ package engine
 
 import (
 	"cmp"
-	"slices"
-
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/engine/model"
@@ -25,11 +25,9 @@ type router struct {
 	bank  int
 	rest  []int32
 
-	predict   bool // guesses are read ahead
-	guessBank int
-	guessed   []int32
-	votes     []int32 // by expert: tokens that would pick it
-	slots     []compute.Slot
+	predict bool // guesses are read ahead
+	guesses guesses
+	slots   []compute.Slot
 }
 
 var _ compute.Predictor = (*router)(nil)
@@ -48,10 +46,9 @@ func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wav
 		return compute.Wave{}, err
 	}
 	w, err := r.acquire(ids)
-	if len(r.guessed) > 0 && bank == r.guessBank && err == nil {
+	if err == nil {
 		// What this layer did not pick after all is taken back, unless its read has begun.
-		err = r.store.Cancel(r.banks[bank].Layer, r.guessed)
-		r.guessed = r.guessed[:0]
+		err = r.store.Cancel(r.banks[bank].Layer, r.guesses.take(bank))
 	}
 	return w, err
 }
@@ -61,37 +58,16 @@ func (r *router) Predict(bank int, ids []int32) error {
 	if bank < 0 || bank >= len(r.banks) {
 		return fault.Bugf("backend predicted experts of bank %d", bank)
 	}
-	r.guessBank = bank
-	if err := r.count(ids); err != nil {
-		return err
+	ids, err := r.guesses.add(bank, r.banks[bank].Experts, ids)
+	if err == nil {
+		// Committed: a mere guess about the layer after the next would be the first to go when the next one needs room.
+		_, err = r.store.Prefetch(r.banks[bank].Layer, ids, expert.Committed)
 	}
-	_, err := r.store.Prefetch(r.banks[bank].Layer, r.guessed, expert.Guess)
 	return err
 }
 
-// count fills guessed with the distinct experts of ids, those that most tokens picked first, and of equals those that were picked
-// sooner.
-func (r *router) count(ids []int32) error {
-	experts := int(r.banks[r.guessBank].Experts)
-	if len(r.votes) < experts {
-		r.votes = make([]int32, experts)
-	}
-	clear(r.votes)
-	r.guessed = r.guessed[:0]
-	for _, id := range ids {
-		if id < 0 || int(id) >= experts {
-			return fault.Bugf("backend predicted expert %d of %d", id, experts)
-		}
-		if r.votes[id]++; r.votes[id] == 1 {
-			r.guessed = append(r.guessed, id)
-		}
-	}
-	slices.SortStableFunc(r.guessed, func(a, b int32) int { return cmp.Compare(r.votes[b], r.votes[a]) })
-	return nil
-}
-
-// guesses reports whether guesses are of use: not when everything is in the cache already.
-func (r *router) guesses() bool { return r.predict && r.store != nil && !r.store.Full() }
+// welcome reports whether guesses are of use: not when everything is in the cache already.
+func (r *router) welcome() bool { return r.predict && r.store != nil && !r.store.Full() }
 
 // Next implements [compute.Host].
 func (r *router) Next() (compute.Wave, error) {
@@ -140,6 +116,11 @@ func (r *router) finish(err error) error {
 		}
 	}
 	r.release()
+	for bank := range r.banks { // when it failed, some layers never came to ask
+		if ids := r.guesses.take(bank); len(ids) > 0 {
+			err = errors.Join(err, r.store.Cancel(r.banks[bank].Layer, ids))
+		}
+	}
 	return err
 }
 

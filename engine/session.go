@@ -341,7 +341,7 @@ func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []f
 	if err != nil {
 		return err
 	}
-	b := compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.guesses(), Logits: logits}
+	b := compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(), Logits: logits}
 	err = e.router.evaluate(ctx, func() error { return e.sequence.Eval(ctx, &b, e.router) })
 	e.stall += b.Stall
 	if err != nil {

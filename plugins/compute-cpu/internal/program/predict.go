@@ -1,13 +1,16 @@
 package program
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/bigmoe/bigmoe/sdk/compute"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
-// The experts of the next layer can be guessed before this one has computed its own: the residual stream changes little
+// The experts of the next layers can be guessed before this one has computed its own: the residual stream changes little
 // from layer to layer, so the next router, applied to what this router saw, mostly makes the choice that it will make.
-// The guess is the next layer's own ops on an earlier value; nothing in the plan speaks of it.
+// The guess is that layer's own ops on an earlier value; nothing in the plan speaks of it.
 
 // routedLayer is a layer whose router can be applied to the stream of another.
 type routedLayer struct {
@@ -51,35 +54,51 @@ func (c *compiler) routedLayers() (layers []routedLayer) {
 	return layers
 }
 
-// predict emits, behind the route op just compiled, the steps that guess the experts of the layer after it.
+// predictLayers is how many layers ahead experts are guessed. With one, a layer that misses more than usual still waits while the drive
+// was idle before (docs/experiments/router-prefetch.md).
+const predictLayers = 2
+
+// predict emits, behind the route op just compiled, the steps that guess the experts of the layers after it.
 func (c *compiler) predict(route *plan.Op) error {
 	if c.p.options.PredictTokens == 0 || c.head {
 		return nil
 	}
-	for i, l := range c.routed[:max(len(c.routed)-1, 0)] {
-		next := c.routed[i+1]
-		if l.route != route || len(l.ops) == 0 || len(next.ops) == 0 || c.m.Values[l.root].Width != c.m.Values[next.root].Width {
-			continue
-		}
-		from := len(c.p.steps)
-		value := l.root
-		for _, op := range append(next.ops, next.route) {
-			guess := &plan.Op{Kind: op.Kind, In: []string{value}, Weights: op.Weights, Attrs: op.Attrs}
-			for _, name := range op.Out {
-				guess.Out = append(guess.Out, "guess of "+name)
-				c.m.Values["guess of "+name] = c.m.Values[name]
-			}
-			c.op, c.rest = guess, nil
-			if err := c.compileOp(); err != nil {
-				return err
-			}
-			value = guess.Out[0]
-		}
-		c.emit(foretold{bank: next.bank, ids: c.use(c.values[value])})
-		for j := from; j < len(c.p.steps); j++ {
-			c.p.steps[j] = speculative{c.p.steps[j]}
+	i := slices.IndexFunc(c.routed, func(l routedLayer) bool { return l.route == route })
+	if i < 0 {
+		return nil
+	}
+	from := len(c.p.steps)
+	for _, next := range c.routed[i+1 : min(i+1+predictLayers, len(c.routed))] {
+		if err := c.guess(&c.routed[i], &next); err != nil {
+			return err
 		}
 	}
+	for j := from; j < len(c.p.steps); j++ {
+		c.p.steps[j] = speculative{c.p.steps[j]}
+	}
+	return nil
+}
+
+// guess emits the steps that apply the router of next to the stream that l's router saw.
+func (c *compiler) guess(l, next *routedLayer) error {
+	if len(l.ops) == 0 || len(next.ops) == 0 || c.m.Values[l.root].Width != c.m.Values[next.root].Width {
+		return nil
+	}
+	value := l.root
+	for _, op := range append(slices.Clone(next.ops), next.route) {
+		guess := &plan.Op{Kind: op.Kind, In: []string{value}, Weights: op.Weights, Attrs: op.Attrs}
+		for _, name := range op.Out {
+			from := fmt.Sprintf("guess of %s from %s", name, l.root)
+			guess.Out = append(guess.Out, from)
+			c.m.Values[from] = c.m.Values[name]
+		}
+		c.op, c.rest = guess, nil
+		if err := c.compileOp(); err != nil {
+			return err
+		}
+		value = guess.Out[0]
+	}
+	c.emit(foretold{bank: next.bank, ids: c.use(c.values[value])})
 	return nil
 }
 
