@@ -168,6 +168,7 @@ func (a *app) askBackend(ctx context.Context, b registry.Backend, verbose bool) 
 func (a *app) backendCheckCommand() *cobra.Command {
 	var f storeFlags
 	var asJSON, all bool
+	var only []string
 	check := &cobra.Command{
 		Use:   "check [flags] PATH [ARG...]",
 		Short: "Hold a backend program against the contract that docs/backend.md describes",
@@ -179,17 +180,23 @@ end. What the backend says it cannot do is listed as unsupported and is no failu
 ARGs are the program's. The program runs with your rights. Exit code 4 when a check failed.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.backendCheck(cmd.Context(), &f, args, asJSON, all)
+			return a.backendCheck(cmd.Context(), &f, args, only, asJSON, all)
 		},
 	}
 	check.Flags().SetInterspersed(false)
 	f.add(check.Flags())
 	check.Flags().BoolVar(&asJSON, "json", false, "the report as a JSON object")
+	check.Flags().StringSliceVar(&only, "only", nil, "`GROUPS` of checks to make, of "+strings.Join(conformance.Groups(), ", "))
 	check.Flags().BoolVarP(&all, "all", "a", false, "list also the checks that passed")
 	return check
 }
 
-func (a *app) backendCheck(ctx context.Context, f *storeFlags, args []string, asJSON, all bool) error {
+func (a *app) backendCheck(ctx context.Context, f *storeFlags, args, only []string, asJSON, all bool) error {
+	for _, group := range only {
+		if !slices.Contains(conformance.Groups(), group) {
+			return fault.Userf("--only %s: there are %s", group, strings.Join(conformance.Groups(), ", "))
+		}
+	}
 	r, _, err := (&modelFlags{storeFlags: *f}).registry()
 	if err != nil {
 		return err
@@ -198,7 +205,12 @@ func (a *app) backendCheck(ctx context.Context, f *storeFlags, args []string, as
 	if err != nil {
 		return err
 	}
-	o := conformance.Options{Path: b.Path, Args: append(slices.Clone(b.Args), args[1:]...)}
+	if len(b.SHA256) > 0 { // an added one: the start compares its checksum
+		if _, err := a.askBackend(ctx, b, false); err != nil {
+			return err
+		}
+	}
+	o := conformance.Options{Path: b.Path, Args: append(slices.Clone(b.Args), args[1:]...), Only: only}
 	if !asJSON {
 		o.Progress = func(c conformance.Check) { a.status.Set(func() string { return c.Group + ": " + c.Name }) }
 	}

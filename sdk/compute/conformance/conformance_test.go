@@ -1,7 +1,11 @@
 package conformance_test
 
 import (
+	"context"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,28 +13,46 @@ import (
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/cpu"
 	"github.com/bigmoe/bigmoe/sdk/compute"
 	"github.com/bigmoe/bigmoe/sdk/compute/conformance"
+	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
-// TestMain lets the test binary be the CPU backend.
+const (
+	kernelsEnv = "BIGMOE_TEST_KERNELS" // makes the test binary the CPU backend
+	faultEnv   = "BIGMOE_TEST_FAULT"   // with a fault
+)
+
 func TestMain(m *testing.M) {
-	if kernels, ok := os.LookupEnv("BIGMOE_TEST_KERNELS"); ok {
-		b, err := cpu.New(cpu.Options{Kernels: kernels})
-		if err != nil {
-			panic(err)
-		}
-		compute.Serve(b)
-		return
+	kernels, ok := os.LookupEnv(kernelsEnv)
+	if !ok {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	b, err := cpu.New(cpu.Options{Kernels: kernels})
+	if err != nil {
+		panic(err)
+	}
+	wrong := os.Getenv(faultEnv)
+	if wrong == "survives the engine" {
+		signal.Ignore(syscall.SIGPIPE)
+		// The lifeline of compute.Serve is this descriptor: give it one that never ends.
+		r, _, err := os.Pipe()
+		if err != nil || syscall.Dup2(int(r.Fd()), compute.LifelineFD) != nil {
+			panic("no pipe")
+		}
+	}
+	compute.Serve(faulty{b, wrong})
+}
+
+func options(t *testing.T, wrong, kernels string) conformance.Options {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	return conformance.Options{Path: self, Env: []string{kernelsEnv + "=" + kernels, faultEnv + "=" + wrong}}
 }
 
 // TestCPU checks the fastest kernels and the plain reference.
 func TestCPU(t *testing.T) {
-	self, err := os.Executable()
-	require.NoError(t, err)
 	for _, kernels := range []string{"", "go"} {
 		t.Run("kernels="+kernels, func(t *testing.T) {
-			report, err := conformance.Run(t.Context(), conformance.Options{Path: self, Env: []string{"BIGMOE_TEST_KERNELS=" + kernels}})
+			report, err := conformance.Run(t.Context(), options(t, "", kernels))
 			require.NoError(t, err)
 			for _, c := range report.Checks {
 				if c.Outcome != conformance.Pass {
@@ -40,4 +62,128 @@ func TestCPU(t *testing.T) {
 			require.Greater(t, len(report.Checks), 200)
 		})
 	}
+}
+
+// TestFaults: each fault is found, by the check that is there for it.
+func TestFaults(t *testing.T) {
+	for _, c := range []struct{ fault, group, check, why string }{
+		{"has no name", "start", "describes itself", "no name"},
+		{"hides an op", "ops", "softcap", "takes op softcap, which it does not describe"},
+		{"rounds too much", "ops", "rms_norm", "expected"},
+		{"depends on the waves", "streaming", "one expert at a time", "same bits"},
+		{"takes its own weights", "streaming", "weights that the engine changes", "change nothing"},
+		{"ignores cancelling", "streaming", "cancelled between waves", "the evaluation worked"},
+		{"forgets nothing", "rewind", "trim, and another continuation", ""},
+		{"refuses as the wrong kind", "refusals", "prepare: an unknown type of weight", "refused as user mistake, expected [unsupported]"},
+		{"needs nothing", "memory", "what it announced is what it takes", "it announced 0 MiB"},
+		{"survives the engine", "end", "the engine goes while it is idle", "still there"},
+	} {
+		t.Run(c.fault, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o := options(t, c.fault, "")
+			o.Only = []string{c.group}
+			found := conformance.Check{}
+			o.Progress = func(got conformance.Check) {
+				if got.Group == c.group && got.Name == c.check {
+					found = got
+					cancel() // enough
+				}
+			}
+			_, _ = conformance.Run(ctx, o)
+			require.Equal(t, conformance.Fail, found.Outcome, "%+v", found)
+			require.Contains(t, found.Why, c.why)
+		})
+	}
+}
+
+// TestNoBackend: a program that does not start is one failed check.
+func TestNoBackend(t *testing.T) {
+	report, err := conformance.Run(t.Context(), conformance.Options{Path: "/bin/true"})
+	require.NoError(t, err)
+	require.Nil(t, report.Backend)
+	require.Len(t, report.Checks, 1)
+	require.Equal(t, conformance.Fail, report.Checks[0].Outcome)
+}
+
+// faulty is a backend with a fault.
+type faulty struct {
+	compute.Backend
+	fault string
+}
+
+func (f faulty) Describe() *compute.Description {
+	d := f.Backend.Describe()
+	switch f.fault {
+	case "has no name":
+		d.Name = ""
+	case "hides an op":
+		d.Ops = strings.Fields(strings.ReplaceAll(strings.Join(d.Ops, " "), "softcap", ""))
+	}
+	return d
+}
+
+func (f faulty) Prepare(m *compute.Bound) (*compute.Needs, error) {
+	n, err := f.Backend.Prepare(m)
+	if err != nil && f.fault == "refuses as the wrong kind" {
+		return nil, fault.Userf("%s", err)
+	}
+	if err == nil && f.fault == "needs nothing" {
+		return &compute.Needs{StateBytes: uint64(m.Options.Context)}, nil
+	}
+	return n, err
+}
+
+func (f faulty) Load(m *compute.Bound, r *compute.Region) (compute.Sequence, error) {
+	seq, err := f.Backend.Load(m, r)
+	return &faultySequence{seq, f.fault}, err
+}
+
+type faultySequence struct {
+	compute.Sequence
+	fault string
+}
+
+func (s *faultySequence) Trim(position int) error {
+	if s.fault == "forgets nothing" && position > 0 {
+		return nil
+	}
+	return s.Sequence.Trim(position)
+}
+
+func (s *faultySequence) Eval(ctx context.Context, b *compute.Batch, h compute.Host) error {
+	host := &faultyHost{Host: h, fault: s.fault}
+	err := s.Sequence.Eval(ctx, b, host)
+	if s.fault == "ignores cancelling" && err != nil {
+		err = nil
+	}
+	for i := range b.Logits {
+		if s.fault == "rounds too much" {
+			b.Logits[i] *= 1.0001
+		}
+		if s.fault == "depends on the waves" {
+			b.Logits[i] += float32(host.waves) / (1 << 16)
+		}
+	}
+	return err
+}
+
+type faultyHost struct {
+	compute.Host
+	fault string
+	waves int
+}
+
+func (h *faultyHost) Route(bank, k int, ids []int32, weights []float32) (compute.Wave, error) {
+	before := append([]float32(nil), weights...)
+	w, err := h.Host.Route(bank, k, ids, weights)
+	if h.fault == "takes its own weights" {
+		copy(weights, before)
+	}
+	return w, err
+}
+
+func (h *faultyHost) Next() (compute.Wave, error) {
+	h.waves++
+	return h.Host.Next()
 }
