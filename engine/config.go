@@ -39,6 +39,9 @@ type Config struct {
 	RecipeCache string
 	// DriveCache is a folder for what is found out about drives; "" = it is found out anew each time.
 	DriveCache string
+	// UsageDir is a folder for what is known about which experts models use (package usage), from which the cache is warmed at the
+	// start; "" = nothing is kept, and nothing warmed.
+	UsageDir string
 	// FS reads experts and weights; nil = the operating system. Tests inject faults here.
 	FS vfs.FS
 

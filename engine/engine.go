@@ -46,6 +46,7 @@ type Engine struct {
 	death     error // of the last device
 	sequence  compute.Sequence
 	router    *router
+	warmer    warmer
 	rowFiles  sources
 	rows      *rowReader
 	strays    sync.WaitGroup // reads of rows that nobody waits for any more
@@ -201,6 +202,9 @@ func (e *Engine) start(ctx context.Context) error {
 		}
 	}
 	if err := e.load(ctx, offsets); err != nil {
+		return err
+	}
+	if err := e.warm(); err != nil {
 		return err
 	}
 	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {

@@ -23,6 +23,8 @@ type Report struct {
 	IO          string         `json:"io"`                  // achieved: direct, buffered or mixed
 	IOReason    string         `json:"io_reason,omitempty"` // why not direct
 	ExpertsUsed int            `json:"experts_used"`
+	Usage       UsageState     `json:"usage_profile"`
+	WarmedBytes int64          `json:"warmed_bytes"`    // read because of it
 	Lossy       []string       `json:"lossy,omitempty"` // options in force that change the output
 	Budget      *budget.Fitted `json:"budget"`
 	PeakBytes   int64          `json:"peak_bytes"` // both processes, shared memory once; 0 = not known here
@@ -36,6 +38,7 @@ func (e *Engine) Report() Report {
 		Threads: int(e.bound.Options.Threads), Context: e.Context, Policy: e.cfg.Policy,
 		ExpertsUsed: e.Model.MaxTopK(), Budget: e.Budget, Store: e.router.stats(), PeakBytes: e.peakBytes(),
 	}
+	r.Usage, r.WarmedBytes = e.warmer.state, r.Store.Warmed.Bytes
 	r.IO, r.IOReason = r.Store.Mode, r.Store.ModeReason
 	if e.cfg.ExpertsUsed > 0 {
 		r.Lossy = append(r.Lossy, fmt.Sprintf("experts-used %d", e.cfg.ExpertsUsed))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/engine/model"
+	"github.com/bigmoe/bigmoe/engine/usage"
 	"github.com/bigmoe/bigmoe/sdk/compute"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
@@ -19,6 +20,7 @@ type router struct {
 	banks   []model.Bank
 	onRoute func(layer, k int, ids []int32, weights []float32)
 	onWave  func(layer int, slots []expert.Slot)
+	uses    *usage.Count // nil: nobody counts
 
 	batch expert.Batch
 	held  bool
@@ -44,6 +46,9 @@ func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wav
 	}
 	if err := r.store.Route(r.banks[bank].Layer, k, ids); err != nil {
 		return compute.Wave{}, err
+	}
+	if r.uses != nil {
+		r.uses.Add(r.banks[bank].Layer, k, ids)
 	}
 	w, err := r.acquire(ids)
 	if err == nil {

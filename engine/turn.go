@@ -132,6 +132,7 @@ func (e *Engine) Close() error {
 // free gives back what the engine holds, in the order in which one part needs another.
 func (e *Engine) free() error {
 	e.turns.close()
+	e.remember()
 	var errs []error
 	if dev := e.current(); dev != nil {
 		errs = append(errs, dev.Close())

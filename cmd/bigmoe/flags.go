@@ -51,6 +51,7 @@ type engineFlags struct {
 	io          choice
 	policy      choice
 	prefetch    choice
+	usage       string
 	kv          choice
 	expertsUsed int
 	verbose     bool
@@ -73,6 +74,7 @@ func (f *engineFlags) add(fs *pflag.FlagSet, kv string) {
 	fs.Var(&f.io, "io", "how experts are read: auto (direct where that works), direct or buffered")
 	fs.Var(&f.policy, "policy", "which experts stay in the cache: forecast (those expected soonest), frequency (decayed) or lru")
 	fs.Var(&f.prefetch, "prefetch", "which experts are read before a layer picks them: router (what the next layer's router makes of this one's input), off, or auto (router, but off with --policy lru, so that it can be compared with a replay)")
+	fs.StringVar(&f.usage, "usage", "auto", "`FOLDER` that remembers which experts a model uses, for the next start to read those first; off; or auto: run keeps it in the user's cache folder, but not with --policy lru, and nobody else does")
 	fs.Var(&f.kv, "kv", "precision of the key-value cache: f16 or f32")
 	fs.IntVar(&f.expertsUsed, "experts-used", 0, "experts per token and layer instead of the model's own `NUMBER`; lossy: changes the text")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what engine and backend do to standard error")

@@ -72,6 +72,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) error {
 		return nil
 	}
 	return a.write(cmd, &f.writeFlags, args, writing{
+		config: func(cfg *engine.Config) { cfg.UsageDir = f.usageDir(usageFolder()) },
 		begin: func(_ *engine.Engine, t *task) (func(engine.Token) error, error) {
 			if !t.found && !f.quiet {
 				fmt.Fprintf(a.status, "demo model, prompt: %s\n", t.prompt)

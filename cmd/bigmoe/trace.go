@@ -52,7 +52,7 @@ func (a *app) trace(cmd *cobra.Command, f *traceFlags, args []string) error {
 	rec, done := newRecorder(), func() error { return nil }
 	return a.write(cmd, &f.writeFlags, args, writing{
 		config: func(cfg *engine.Config) {
-			cfg.Prefetch = engine.PrefetchOff
+			cfg.Prefetch, cfg.UsageDir = engine.PrefetchOff, ""
 			cfg.OnRoute, cfg.OnWave = rec.route, rec.wave
 		},
 		begin: func(e *engine.Engine, _ *task) (func(engine.Token) error, error) {

@@ -110,8 +110,30 @@ func (f *engineFlags) config(a *app, path string) (engine.Config, error) {
 		Model: path, Recipe: recipe, Recipes: r, Backend: b.Backend,
 		MemoryBytes: int64(f.memory), CacheBytes: int64(f.cache), Context: f.context, Batch: f.batch,
 		Threads: f.threads, Readers: f.ioThreads, IO: expert.IOMode(f.io.value), Policy: policy, KV: kv, Prefetch: prefetch, DriveCache: cacheDir(),
-		ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
+		UsageDir: f.usageDir(""), ExpertsUsed: f.expertsUsed, Log: a.logger(f.verbose, f.quiet),
 	}, nil
+}
+
+// usageDir returns the folder for usage profiles, auto if it is left to the verb.
+func (f *engineFlags) usageDir(auto string) string {
+	switch f.usage {
+	case "off":
+		return ""
+	case "auto":
+		if f.policy.value == "lru" { // its hits are those of a replayed recording
+			return ""
+		}
+		return auto
+	}
+	return f.usage
+}
+
+// usageFolder is where run keeps usage profiles.
+func usageFolder() string {
+	if dir := cacheDir(); dir != "" {
+		return filepath.Join(dir, "usage")
+	}
+	return ""
 }
 
 // limitDemo gives the demo less memory than it could have, unless a flag said how much, so that its experts are streamed.

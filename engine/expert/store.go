@@ -677,6 +677,23 @@ func (s *Store) Route(layer, k int, experts []int32) error {
 	return nil
 }
 
+// Expect tells the policy how often, per token, an expert was used in the past that it has not seen. It is for a store that nothing
+// was asked of yet.
+func (s *Store) Expect(layer int, expert int32, rate float32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bi, err := s.bankOf(layer)
+	if err != nil {
+		return err
+	}
+	bk := &s.banks[bi]
+	if expert < 0 || int(expert) >= bk.Experts {
+		return fault.Bugf("layer %d: expert %d of %d is expected", layer, expert, bk.Experts)
+	}
+	s.ledger.Expect(bk.firstKey+expert, rate)
+	return nil
+}
+
 // Tick tells the policy that a token step begins: a decode step, or a prefill batch.
 func (s *Store) Tick() {
 	s.mu.Lock()

@@ -83,6 +83,13 @@ func (p *Forecast) Layers(layers []int32) {
 	}
 }
 
+// Expect implements [Routed]: the past is what the slowest average knows.
+func (p *Forecast) Expect(key int32, rate float32) {
+	slowest := len(clocks) - 1
+	p.averages[slowest][key] = rate
+	p.value[key] = clocks[slowest].worth * rate
+}
+
 // Route implements [Routed].
 func (p *Forecast) Route(layer int32, k int, keys []int32) {
 	tokens := len(keys) / k

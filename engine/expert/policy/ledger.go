@@ -158,6 +158,13 @@ func (l *Ledger) Route(layer int32, k int, keys []int32) {
 	}
 }
 
+// Expect passes to the policy how often key was used per token in a past that it has not seen.
+func (l *Ledger) Expect(key int32, rate float32) {
+	if l.routed != nil {
+		l.routed.Expect(key, rate)
+	}
+}
+
 // Tick passes a token step to the policy.
 func (l *Ledger) Tick() { l.policy.Tick() }
 

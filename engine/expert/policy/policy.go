@@ -48,6 +48,8 @@ type Routed interface {
 	// Layers tells, after Reset, which layer each key belongs to, in ascending order. Layers take turns in the order of their
 	// numbers. Like Reset, it may allocate.
 	Layers(layerOfKey []int32)
+	// Expect says, before the first Route, how often key was used per token in a past that the policy has not seen.
+	Expect(key int32, rate float32)
 	// Route says, ahead of the uses of a batch, that layer runs, and what each of its tokens picked: k keys per token,
 	// token by token.
 	Route(layer int32, k int, keys []int32)
