@@ -171,7 +171,8 @@ func casesIn(dir string) (cases []checkCase, err error) {
 	return cases, err
 }
 
-func (a *app) recipeCheckOn(ctx context.Context, recipe engine.Recipe, r *registry.Registry, c checkCase, out *recipeCheckOutput, talk bool) error {
+// recipeCheckOn checks on one model. What it found before an error is told, too.
+func (a *app) recipeCheckOn(ctx context.Context, recipe engine.Recipe, r *registry.Registry, c checkCase, out *recipeCheckOutput, talk bool) (err error) {
 	path, remove, err := modelOrOutline(c.model)
 	if err != nil {
 		return err
@@ -191,29 +192,37 @@ func (a *app) recipeCheckOn(ctx context.Context, recipe engine.Recipe, r *regist
 	res := checkedOutput{Model: c.model, Layers: report.Plan.Model.Layers, Tensors: report.Tensors, Unused: len(report.Plan.Unused),
 		Seconds: u.Seconds, MemoryBytes: u.MemoryBytes, Calls: u.Calls, PlanBytes: u.PlanBytes, Warnings: report.Warnings}
 	if talk {
-		b := report.Bounds
-		fmt.Fprintf(a.stdout, "%s\n  plan     valid, the same in 3 runs: %d layers, written for ABI %d\n", c.model, res.Layers, u.ABIVersion)
-		fmt.Fprintf(a.stdout, "  tensors  all %d accounted for, %d of them as unused\n", res.Tensors, res.Unused)
-		fmt.Fprintf(a.stdout, "  used     %.2f s of %v, %s of %s, %d calls of %d, a plan of %s of %s\n", u.Seconds, b.Timeout,
-			budget.Size(u.MemoryBytes), budget.Size(b.MemoryLimitBytes), u.Calls, b.MaxCalls, budget.Size(int64(u.PlanBytes)), budget.Size(int64(b.MaxResultBytes)))
-		for _, w := range res.Warnings {
-			fmt.Fprintf(a.stdout, "  warning  %s\n", w)
-		}
+		defer func() { _, e := fmt.Fprint(a.stdout, res.text(report)); err = errors.Join(err, e) }()
 	}
 	if c.golden != "" {
 		g, err := oracle.Read(c.golden)
 		if err != nil {
 			return err
 		}
-		res.Golden, err = g.Compare(ctx, engine.Config{Model: path, Recipe: recipe.Name, Recipes: r, Log: a.logger(false, true)})
-		if err != nil {
+		cfg := engine.Config{Model: path, Recipe: recipe.Name, Recipes: r, Log: a.logger(false, true)}
+		if res.Golden, err = g.Compare(ctx, cfg); err != nil {
+			res.Golden = nil
 			return err
-		}
-		if talk {
-			fmt.Fprintf(a.stdout, "  golden   logits within %.2g of %.2g allowed, %d choices of experts and %d tokens of text the same\n",
-				res.Golden.Largest, res.Golden.Allowed, res.Golden.Choices, res.Golden.Greedy)
 		}
 	}
 	out.Models = append(out.Models, res)
 	return nil
+}
+
+// text is what people get to see.
+func (res *checkedOutput) text(report *conform.Report) string {
+	var w strings.Builder
+	u, b := report.Usage, report.Bounds
+	fmt.Fprintf(&w, "%s\n  plan     valid, the same in 3 runs: %d layers, written for ABI %d\n", res.Model, res.Layers, u.ABIVersion)
+	fmt.Fprintf(&w, "  tensors  all %d accounted for, %d of them as unused\n", res.Tensors, res.Unused)
+	fmt.Fprintf(&w, "  used     %.2f s of %v, %s of %s, %d calls of %d, a plan of %s of %s\n", u.Seconds, b.Timeout,
+		budget.Size(u.MemoryBytes), budget.Size(b.MemoryLimitBytes), u.Calls, b.MaxCalls, budget.Size(int64(u.PlanBytes)), budget.Size(int64(b.MaxResultBytes)))
+	for _, warning := range res.Warnings {
+		fmt.Fprintf(&w, "  warning  %s\n", warning)
+	}
+	if g := res.Golden; g != nil {
+		fmt.Fprintf(&w, "  golden   logits within %.2g of %.2g allowed, %d choices of experts and %d tokens of text the same\n",
+			g.Largest, g.Allowed, g.Choices, g.Greedy)
+	}
+	return w.String()
 }
