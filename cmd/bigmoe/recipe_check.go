@@ -221,7 +221,7 @@ func (res *checkedOutput) text(report *conform.Report) string {
 		fmt.Fprintf(&w, "  warning  %s\n", warning)
 	}
 	if g := res.Golden; g != nil {
-		fmt.Fprintf(&w, "  golden   logits within %.2g of %.2g allowed, %d choices of experts and %d tokens of text the same\n",
+		fmt.Fprintf(&w, "  golden   logits within %.2g of %.2g allowed; the same %d choices of experts, %d tokens of text\n",
 			g.Largest, g.Allowed, g.Choices, g.Greedy)
 	}
 	return w.String()
