@@ -394,7 +394,7 @@ func lonelyEngine() {
 		}
 	}
 	t := &testing.T{}
-	h := &bench{model: model(t), perWave: slots}
+	h := &bench{model: model(t, 2), perWave: slots}
 	var err error
 	h.layout, err = compute.NewLayout(h.model, slots)
 	check(err)

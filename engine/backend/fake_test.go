@@ -247,20 +247,20 @@ func (s *fakeSequence) moe(bank int, b *compute.Batch, h []float64, host compute
 	return nil
 }
 
-// model returns a plan of two layers, bound to nothing in particular.
-func model(t testing.TB) *compute.Bound {
+// model returns a plan of some layers, bound to nothing in particular.
+func model(t testing.TB, layers uint32) *compute.Bound {
 	weight := func(name string, shape ...uint64) *plan.Weight {
 		return &plan.Weight{Name: name, Sources: []*plan.Source{{Tensor: name}}, Shape: shape}
 	}
 	table := weight("table", embedding, vocabulary)
 	table.Residency = plan.Residency_ROWS
 	p := &plan.Plan{Schema: plan.SchemaVersion, Architecture: "fake", Recipe: "fake",
-		Model:   &plan.Model{Layers: 2, Embedding: embedding, Vocabulary: vocabulary, ContextLength: 64, Experts: experts, ExpertsUsed: picks},
+		Model:   &plan.Model{Layers: layers, Embedding: embedding, Vocabulary: vocabulary, ContextLength: 64, Experts: experts, ExpertsUsed: picks},
 		Weights: []*plan.Weight{table, weight("router", embedding, experts), weight("head", embedding, vocabulary)},
 		Blocks:  []*plan.Block{{Kind: plan.BlockKind_EMBEDDING, Ops: []*plan.Op{{Kind: "embed", Weights: []string{"table"}, Out: []string{"x0"}}}}},
 	}
 	m := &compute.Bound{Plan: p, Options: &compute.Options{Context: 64, Batch: batch, LogitRows: batch, Threads: 1}}
-	for layer := range uint32(2) {
+	for layer := range layers {
 		v := func(name string) string { return fmt.Sprintf("%s%d", name, layer) }
 		bank := fmt.Sprintf("experts%d", layer)
 		p.Banks = append(p.Banks, &plan.Bank{Name: bank, Layer: layer, Experts: experts, Parts: []*plan.Part{
@@ -277,7 +277,7 @@ func model(t testing.TB) *compute.Bound {
 		m.Banks = append(m.Banks, &compute.BoundBank{Parts: []*compute.BoundPart{{RowBytes: 16}, {RowBytes: 16}}})
 	}
 	p.Blocks = append(p.Blocks, &plan.Block{Kind: plan.BlockKind_HEAD, Ops: []*plan.Op{
-		{Kind: "linear", In: []string{"x2"}, Weights: []string{"head"}, Out: []string{plan.Logits}}}})
+		{Kind: "linear", In: []string{fmt.Sprintf("x%d", layers)}, Weights: []string{"head"}, Out: []string{plan.Logits}}}})
 	for range p.Weights {
 		m.Weights = append(m.Weights, &compute.BoundWeight{RowBytes: 4 * embedding})
 	}
@@ -307,8 +307,10 @@ type bench struct {
 	landing sync.WaitGroup
 }
 
-func newBench(t testing.TB) *bench {
-	m := model(t)
+func newBench(t testing.TB) *bench { return newBenchOf(t, 2) }
+
+func newBenchOf(t testing.TB, layers uint32) *bench {
+	m := model(t, layers)
 	l, err := compute.NewLayout(m, slots)
 	require.NoError(t, err)
 	h := &bench{model: m, layout: l, perWave: slots}
