@@ -204,6 +204,11 @@ func (e *Engine) start(ctx context.Context) error {
 	if err := e.load(ctx, offsets); err != nil {
 		return err
 	}
+	if s := e.router.store; s != nil {
+		if err := s.Warm(nil); err != nil {
+			return err
+		}
+	}
 	if err := e.warm(); err != nil {
 		return err
 	}

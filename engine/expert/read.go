@@ -76,14 +76,15 @@ func (s *Store) reader() {
 	}
 }
 
-// next returns the slot whose part is to be read next. While batches are held, warming makes do with a drive that has nothing else to do.
+// next returns the slot whose part is to be read next. While batches are held nothing is warmed, even if the drive is idle: new memory
+// and the reads themselves take processor time from whoever computes (docs/experiments/background-fill.md).
 func (s *Store) next() int32 {
 	for p := demand; p > warm; p-- {
 		if n := s.queues[p].head; n != none {
 			return n
 		}
 	}
-	if s.held > 0 && s.running > 0 {
+	if s.held > 0 {
 		return none
 	}
 	return s.queues[warm].head

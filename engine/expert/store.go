@@ -130,6 +130,7 @@ type Store struct {
 	queues      [priorities]queue
 	held        int       // batches
 	cold        []int32   // keys to be warmed
+	drained     sync.Cond // a slot with memory was taken, or the store closed
 	thawed      sync.Cond // there are keys to be warmed and none is queued, or the store closed
 	readers     int       // goroutines
 	running     int       // reads under way
@@ -194,7 +195,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, layout: layout}
-	s.work.L, s.landed.L, s.thawed.L = &s.mu, &s.mu, &s.mu
+	s.work.L, s.landed.L, s.thawed.L, s.drained.L = &s.mu, &s.mu, &s.mu, &s.mu
 	if err := s.addBanks(); err != nil {
 		return nil, err
 	}
@@ -731,6 +732,7 @@ func (s *Store) Close() error {
 	s.work.Broadcast()
 	s.landed.Broadcast()
 	s.thawed.Signal()
+	s.drained.Signal()
 	for _, w := range words {
 		s.wake(w)
 	}
@@ -768,6 +770,7 @@ func (s *Store) alloc(key, bank, expert int32) int32 {
 	var n int32
 	if last := len(c.free) - 1; last >= 0 {
 		n, c.free = c.free[last], c.free[:last]
+		s.drained.Signal()
 	} else {
 		last = len(c.bare) - 1
 		n, c.bare = c.bare[last], c.bare[:last]

@@ -9,8 +9,8 @@ type ID struct {
 }
 
 // Warm reads experts into what room there is, in the order given, the most useful first, and returns at once. It evicts nothing
-// and leaves the drive to whatever else is wanted: while a batch is held one read at a time goes on, and only between other
-// reads. An expert that cannot be read is skipped. The list replaces that of an earlier Warm; an empty one ends it.
+// and gives way to whatever else is wanted: while a batch is held no read for it begins. An expert that cannot be read is skipped. If the budget holds all experts, those that are not named follow. The list replaces
+// that of an earlier Warm.
 func (s *Store) Warm(experts []ID) error {
 	keys := make([]int32, 0, len(experts))
 	for _, id := range experts {
@@ -27,6 +27,11 @@ func (s *Store) Warm(experts []ID) error {
 	defer s.mu.Unlock()
 	if s.closed {
 		return ErrClosed
+	}
+	if s.layout.BudgetBytes == s.layout.ExpertBytes {
+		for key := range int32(len(s.slotOf)) {
+			keys = append(keys, key)
+		}
 	}
 	s.cold = keys
 	s.thawed.Signal()
@@ -87,19 +92,26 @@ func (s *Store) queueWarm() {
 	s.wakeReaders(parts)
 }
 
-// backAhead prepares the memory of slots that nobody has used yet, so that reads need not wait for it. It leaves some to the class
-// that will grow beyond its share.
+// aheadBytes is how much memory is prepared ahead of its use: a quarter of a second of a fast drive.
+const aheadBytes = 256 << 20
+
+// backAhead prepares the memory of slots that nobody has used yet, a little ahead of their use, so that reads need not wait for it.
+// It leaves some to the class that will grow beyond its share.
 func (s *Store) backAhead() {
 	limit := s.layout.PhysicalBytes
 	if len(s.classes) > 1 {
 		limit -= limit / 10
 	}
-	for {
-		s.mu.Lock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.closed {
 		c := s.leastBacked()
-		if s.closed || c == nil || s.backedBytes+c.SlotBytes > limit {
-			s.mu.Unlock()
+		if c == nil || s.backedBytes+c.SlotBytes > limit {
 			return
+		}
+		if s.freeBytes() >= aheadBytes {
+			s.drained.Wait()
+			continue
 		}
 		n := c.bare[len(c.bare)-1]
 		s.mu.Unlock()
@@ -110,8 +122,15 @@ func (s *Store) backAhead() {
 			c.bare, c.free = c.bare[:last], append(c.free, n)
 			s.backedBytes += bytes
 		}
-		s.mu.Unlock()
 	}
+}
+
+// freeBytes is the memory of slots that nobody uses.
+func (s *Store) freeBytes() (n int64) {
+	for i := range s.classes {
+		n += int64(len(s.classes[i].free)) * s.classes[i].SlotBytes
+	}
+	return n
 }
 
 // leastBacked returns the class that has the least of its share of slots with memory, nil if none is without.
