@@ -28,7 +28,7 @@ type Options struct {
 	// may write there, since its files are run as they are. Empty: modules are interpreted.
 	CacheDir string
 
-	Timeout          time.Duration // of the module's own running, not of compiling it; 4 s
+	Timeout          time.Duration // of the module's own running, not of compiling it; 20 s
 	MemoryLimitBytes int64         // of the module, in whole pages of 64 KiB; 64 MiB
 	MaxModuleBytes   int           // which bounds the time that compiling takes; 4 MiB
 	MaxResultBytes   int           // of the encoded plan; 16 MiB
@@ -58,7 +58,7 @@ type Host struct{ opts Options }
 // New returns a host with the given bounds.
 func New(opts Options) *Host {
 	if opts.Timeout <= 0 {
-		opts.Timeout = 4 * time.Second
+		opts.Timeout = 20 * time.Second // fifty times what a large model takes: a busy machine must not refuse a good recipe
 	}
 	if opts.MemoryLimitBytes <= 0 {
 		opts.MemoryLimitBytes = 64 << 20
