@@ -50,6 +50,7 @@ type Config struct {
 	// The engine calls these, one at a time. They must not call the engine, and must not keep slices they get.
 	Progress func(Progress)                                     // how far loading or a prompt is
 	OnRoute  func(layer, k int, ids []int32, weights []float32) // every routing decision: len(ids)/k tokens, k choices each
+	OnScores func(layer int, scores []float32)                  // what a router thinks of every expert, for each token before its OnRoute; Backend must be InProcess
 	OnWave   func(layer int, slots []expert.Slot)               // what the cache had of it, in one call or more
 }
 
@@ -152,6 +153,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Prefetch != PrefetchRouter && c.Prefetch != PrefetchOff {
 		problems = append(problems, fmt.Errorf("prefetch %q: expected router or off", c.Prefetch))
+	}
+	if c.OnScores != nil && c.Backend.InProcess == nil {
+		problems = append(problems, errors.New("the scores of routers are seen only with a backend in this process"))
 	}
 	if c.FS == nil {
 		c.FS = vfs.OS()

@@ -195,7 +195,7 @@ func (e *Engine) start(ctx context.Context) error {
 		return err
 	}
 	store.Readers = cmp.Or(e.cfg.Readers, drive.Depth(e.cfg.DriveCache, e.File.Path()), DefaultReaders)
-	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onWave: e.cfg.OnWave, predict: e.cfg.Prefetch == PrefetchRouter}
+	e.router = &router{banks: e.Model.Banks, onRoute: e.cfg.OnRoute, onScores: e.cfg.OnScores, onWave: e.cfg.OnWave, predict: e.cfg.Prefetch == PrefetchRouter}
 	if len(e.Model.Banks) > 0 {
 		if e.router.store, err = expert.Open(*store); err != nil {
 			return fmt.Errorf("%s: %w", e.File.Path(), err)

@@ -16,11 +16,12 @@ import (
 // router answers a backend's routes from the expert store: it is the compute.Host of every evaluation. It keeps its
 // buffers, so a route allocates nothing once they have grown.
 type router struct {
-	store   *expert.Store // nil for a model without routed experts
-	banks   []model.Bank
-	onRoute func(layer, k int, ids []int32, weights []float32)
-	onWave  func(layer int, slots []expert.Slot)
-	uses    *usage.Count // nil: nobody counts
+	store    *expert.Store // nil for a model without routed experts
+	banks    []model.Bank
+	onRoute  func(layer, k int, ids []int32, weights []float32)
+	onScores func(layer int, scores []float32)
+	onWave   func(layer int, slots []expert.Slot)
+	uses     *usage.Count // nil: nobody counts
 
 	batch expert.Batch
 	held  bool
@@ -33,6 +34,22 @@ type router struct {
 }
 
 var _ compute.Predictor = (*router)(nil)
+
+// host is what the backend is given: a scorer if somebody wants to see scores.
+func (r *router) host() compute.Host {
+	if r.onScores == nil {
+		return r
+	}
+	return scored{r}
+}
+
+// scored is a router that also wants all scores.
+type scored struct{ *router }
+
+var _ compute.Scorer = scored{}
+
+// Scores implements [compute.Scorer].
+func (s scored) Scores(layer int, scores []float32) { s.onScores(layer, scores) }
 
 // Route implements [compute.Host].
 func (r *router) Route(bank, k int, ids []int32, weights []float32) (compute.Wave, error) {

@@ -342,7 +342,7 @@ func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []f
 		return err
 	}
 	b := compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(), Logits: logits}
-	err = e.router.evaluate(ctx, func() error { return e.sequence.Eval(ctx, &b, e.router) })
+	err = e.router.evaluate(ctx, func() error { return e.sequence.Eval(ctx, &b, e.router.host()) })
 	e.stall += b.Stall
 	if err != nil {
 		// The states are undefined now: start over with the next call.

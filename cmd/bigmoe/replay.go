@@ -18,6 +18,7 @@ import (
 type replayFlags struct {
 	policies []string
 	caches   []string
+	scores   string
 	json     bool
 }
 
@@ -44,6 +45,7 @@ belady knows the future and evicts what is needed last: no policy can do better.
 	fs.SortFlags = false
 	fs.StringSliceVar(&f.policies, "policy", []string{"lru", "frequency", "forecast", "belady"}, "`NAMES` of policies: lru, frequency (decayed), forecast, belady")
 	fs.StringSliceVar(&f.caches, "cache", nil, "`SIZES` of the cache, such as 500M,1G; default: an eighth, a quarter and half of all experts")
+	fs.StringVar(&f.scores, "scores", "", "`FILE` that trace --scores wrote: also say how well scores foretell the next token's choice")
 	fs.BoolVar(&f.json, "json", false, "one JSON object")
 	return cmd
 }
@@ -57,6 +59,7 @@ type replayOutput struct {
 	PromptTokens int            `json:"prompt_tokens"`
 	Tokens       int            `json:"tokens"`
 	Results      []replayResult `json:"results"`
+	Scores       []replay.Band  `json:"score_ranks,omitempty"`
 }
 
 type replayResult struct {
@@ -85,7 +88,12 @@ func (a *app) replay(ctx context.Context, f *replayFlags, path string) error {
 	if err != nil {
 		return err
 	}
-	out := replayOutput{Model: trace.Model, Experts: trace.Experts, ExpertsUsed: trace.TopK, Results: []replayResult{}}
+	if f.scores != "" {
+		if err := trace.OpenScores(f.scores); err != nil {
+			return err
+		}
+	}
+	out := replayOutput{Scores: trace.ScoreBands(), Model: trace.Model, Experts: trace.Experts, ExpertsUsed: trace.TopK, Results: []replayResult{}}
 	for _, bytes := range trace.ExpertBytes {
 		out.ExpertBytes += bytes * int64(trace.Experts)
 	}
@@ -173,6 +181,14 @@ func (o *replayOutput) table(a *app) error {
 			fmt.Fprintf(w, "%.1f %%\t%.2f\t", 100*c.HitRate, c.MissMiBPerToken)
 		}
 		fmt.Fprintln(w)
+	}
+	if err := w.Flush(); err != nil || len(o.Scores) == 0 {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	fmt.Fprintln(w, "rank by score\tchosen for the next token\t")
+	for _, b := range o.Scores {
+		fmt.Fprintf(w, "%d to %d\t%.1f %%\t\n", b.From, b.To, 100*b.Next)
 	}
 	return w.Flush()
 }

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/bigmoe/bigmoe/engine/expert/replay"
 )
 
 // counts are the figures that run, a trace and its replay must agree on.
@@ -71,6 +74,49 @@ func TestTraceReplays(t *testing.T) {
 			require.Equal(t, ran.Decode.MissBytes, read["1"])
 			require.Equal(t, ran.Prompt+ran.Decode.Tokens, steps)
 		})
+	}
+}
+
+// TestTraceScores: without gating bias, what a router picks is what it scores highest.
+func TestTraceScores(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir := t.TempDir()
+	trace, scores := filepath.Join(dir, "trace.csv"), filepath.Join(dir, "scores.csv.gz")
+	code, _, errs := run("trace", "-q", "--greedy", "--ignore-eos", "-n", "12", "--batch", "3", "-o", trace, "--scores", scores)
+	require.Zero(t, code, errs)
+	tr, err := replay.Open(trace)
+	require.NoError(t, err)
+	require.NoError(t, tr.OpenScores(scores))
+	for i := range tr.Batches {
+		b := &tr.Batches[i]
+		tokens := len(b.Experts) / b.K
+		require.Len(t, b.Scores, tokens*tr.Experts)
+		for token := range tokens {
+			picks, all := b.Experts[token*b.K:(token+1)*b.K], b.Scores[token*tr.Experts:(token+1)*tr.Experts]
+			least := all[picks[b.K-1]]
+			for e, s := range all {
+				if !slices.Contains(picks, int32(e)) {
+					require.LessOrEqual(t, s, least, "step %d layer %d expert %d", b.Step, b.Layer, e)
+				}
+			}
+		}
+	}
+	code, out, errs := run("replay", trace, "--scores", scores, "--json")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, `"chosen_next"`)
+
+	again := filepath.Join(dir, "again.csv")
+	code, _, errs = run("trace", "-q", "--greedy", "--ignore-eos", "-n", "12", "--batch", "3", "-o", again)
+	require.Zero(t, code, errs)
+	want, err := os.ReadFile(again)
+	require.NoError(t, err)
+	got, err := os.ReadFile(trace)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got), "asking for scores changes nothing")
+
+	for _, args := range [][]string{{"--scores", "-"}, {"--scores", trace, "-o", trace}, {"--scores", scores, "--backend", "/no/such/program"}} {
+		code, _, errs := run(append([]string{"trace", "-q", "--greedy", "-n", "2"}, args...)...)
+		require.Equal(t, 2, code, errs)
 	}
 }
 

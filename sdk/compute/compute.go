@@ -99,6 +99,15 @@ type Predictor interface {
 	Predict(bank int, ids []int32) error
 }
 
+// Scorer is a [Host] that wants to see what a router thinks of every expert, to study routing. It is optional: only a backend in the
+// engine's own process can be asked, and one that does not know of it does nothing.
+type Scorer interface {
+	Host
+	// Scores gets the outputs of a layer's router for one token, one per expert, before gating and bias. It is called for each token
+	// of a batch in order, ahead of the Route of that layer, and must not keep the slice.
+	Scores(layer int, scores []float32)
+}
+
 // Wave is a set of experts that are in memory together.
 type Wave struct {
 	Slots []Slot // valid until the next call to the host

@@ -29,8 +29,9 @@ type Batch struct {
 	Prefill bool
 	Step    int // of its first token
 	Layer   int
-	K       int     // picks of a token
-	Experts []int32 // as routed: token by token, with duplicates
+	K       int       // picks of a token
+	Experts []int32   // as routed: token by token, with duplicates
+	Scores  []float32 // of every expert, token by token, see ReadScores; mostly absent
 }
 
 // sameStep reports whether b belongs to the token step of a.
@@ -79,19 +80,27 @@ func Open(name string) (t *Trace, err error) {
 		return nil, fault.As(fault.User, err)
 	}
 	defer f.Close()
-	var r io.Reader = f
-	if strings.HasSuffix(name, ".gz") {
-		z, err := gzip.NewReader(f)
-		if err != nil {
-			return nil, fault.Corruptf("%s: %w", name, err)
-		}
-		r = z
+	r, err := plain(f, name)
+	if err != nil {
+		return nil, err
 	}
 	t, err = Read(r)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return t, nil
+}
+
+// plain is what the file called name says, unpacked if the name says that it is packed.
+func plain(f io.Reader, name string) (io.Reader, error) {
+	if !strings.HasSuffix(name, ".gz") {
+		return f, nil
+	}
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fault.Corruptf("%s: %w", name, err)
+	}
+	return z, nil
 }
 
 const columns = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes"

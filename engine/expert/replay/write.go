@@ -19,6 +19,13 @@ type Header struct {
 	ExpertBytes  []int64 // by layer; 0 where a layer has no experts
 }
 
+// comment is the line that describes the model.
+func (h *Header) comment() string {
+	word := func(s string) string { return strings.Join(strings.Fields(s), "_") } // values end at white space
+	return fmt.Sprintf("# model=%s arch=%s n_layer=%d n_expert=%d n_expert_used=%d\n",
+		word(h.Model), word(h.Architecture), len(h.ExpertBytes), h.Experts, h.TopK)
+}
+
 // Writer writes a route trace, a row for each pick: turn, phase (0 prefill, 1 decode), step (position of the token),
 // layer, slot (which of the token's picks), expert, weight, residency (1: in the cache before its batch), and the bytes
 // that had to be read for it, in the first row of the batch that names it. Not safe for concurrent use.
@@ -34,9 +41,7 @@ type Writer struct {
 // NewWriter writes the comments and the column names. Call [Writer.Flush] at the end; errors of w may show only then.
 func NewWriter(w io.Writer, h Header) *Writer {
 	out := bufio.NewWriter(w)
-	word := func(s string) string { return strings.Join(strings.Fields(s), "_") } // values end at white space
-	fmt.Fprintf(out, "# route_trace v1\n# model=%s arch=%s n_layer=%d n_expert=%d n_expert_used=%d\n",
-		word(h.Model), word(h.Architecture), len(h.ExpertBytes), h.Experts, h.TopK)
+	fmt.Fprintf(out, "# route_trace v1\n%s", h.comment())
 	for layer, bytes := range h.ExpertBytes {
 		if bytes > 0 {
 			fmt.Fprintf(out, "# layer=%d expert_bytes=%d\n", layer, bytes)

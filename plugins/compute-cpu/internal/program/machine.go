@@ -32,6 +32,7 @@ type Machine struct {
 	host compute.Host
 
 	predictor compute.Predictor // nil when guesses are not wanted
+	scorer    compute.Scorer    // nil when nobody wants to see scores
 	batch     *compute.Batch
 	tokens    int // of the batch
 	wanted    int // rows of logits
@@ -49,8 +50,9 @@ func (m *Machine) Eval(ctx context.Context, b *compute.Batch, host compute.Host)
 	}
 	m.ctx, m.host, m.batch = ctx, host, b
 	m.predictor = m.predictorFor(host, b)
+	m.scorer, _ = host.(compute.Scorer)
 	defer func() {
-		m.ctx, m.host, m.batch, m.wave, m.predictor, m.logits.f32 = nil, nil, nil, compute.Wave{}, nil, nil
+		m.ctx, m.host, m.batch, m.wave, m.predictor, m.scorer, m.logits.f32 = nil, nil, nil, compute.Wave{}, nil, nil, nil
 	}()
 	m.tokens, m.wanted = len(b.Tokens), 1
 	if b.All {

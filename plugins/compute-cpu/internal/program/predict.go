@@ -59,11 +59,11 @@ func (c *compiler) routedLayers() (layers []routedLayer) {
 const predictLayers = 2
 
 // predict emits, behind the route op just compiled, the steps that guess the experts of the layers after it.
-func (c *compiler) predict(route *plan.Op) error {
+func (c *compiler) predict(op *plan.Op) error {
 	if c.p.options.PredictTokens == 0 || c.head {
 		return nil
 	}
-	i := slices.IndexFunc(c.routed, func(l routedLayer) bool { return l.route == route })
+	i := slices.IndexFunc(c.routed, func(l routedLayer) bool { return l.route == op })
 	if i < 0 {
 		return nil
 	}
@@ -74,6 +74,9 @@ func (c *compiler) predict(route *plan.Op) error {
 		}
 	}
 	for j := from; j < len(c.p.steps); j++ {
+		if r, ok := c.p.steps[j].(*route); ok {
+			r.guess = true
+		}
 		c.p.steps[j] = speculative{c.p.steps[j]}
 	}
 	return nil

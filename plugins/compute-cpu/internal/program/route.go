@@ -19,6 +19,7 @@ type route struct {
 	rowwise
 	*gating
 	layer uint32
+	guess bool // of another layer's picks: see predict
 }
 
 type gating struct {
@@ -37,6 +38,11 @@ func (s *route) run(m *Machine) error {
 	m.failed.Store(false)
 	if err := s.rowwise.run(m); err != nil {
 		return err
+	}
+	if m.scorer != nil && !s.guess {
+		for i := range m.rows(s.head) {
+			m.scorer.Scores(int(s.layer), m.floats(s.logits, i))
+		}
 	}
 	if m.failed.Load() {
 		if s.picks != nil {
