@@ -38,13 +38,13 @@ INLINE __m128i sum4(__m256i a, __m256i b, __m256i c, __m256i d) {
 
 // Rows lie one after another, so what the next group of rows needs is one linear stretch, as long as this group.
 // Touching it front to back, a bit per block, keeps the memory busy where reading short rows side by side does not
-// (measured: twice the rate). It goes to the first cache while two groups fit there with room to spare.
+// (measured: twice the rate). It goes to the first cache while groups have at most near bytes.
 typedef struct {
     const uint8_t *next;
     int far;
 } stretch;
 
-INLINE stretch stretch_after(const uint8_t *w, int64_t bytes) { return (stretch){w + bytes, bytes > 9 << 10}; }
+INLINE stretch stretch_after(const uint8_t *w, int64_t bytes, int64_t near) { return (stretch){w + bytes, bytes > near}; }
 
 INLINE void prefetch(stretch *s, int bytes) {
     if (s->far) {

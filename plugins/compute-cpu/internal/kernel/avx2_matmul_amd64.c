@@ -11,6 +11,8 @@
 
 #define TARGET TARGET_AVX2
 
+enum { NEAR = 9 << 10 }; // see stretch: two groups fit the first cache with room to spare
+
 // Pins a running sum: without it gcc regroups the additions of an unrolled loop and spills all their terms.
 #define KEEP(v) __asm__("" : "+x"(v))
 
@@ -62,7 +64,7 @@ INLINE __m256i broadcast4(const uint8_t *y) { return _mm256_set1_epi32((int32_t)
 INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     const __m256i one = _mm256_set1_epi16(1);
     __m256 acc = _mm256_setzero_ps();
-    stretch next = stretch_after(w, 8 * stride);
+    stretch next = stretch_after(w, 8 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += act_bytes(type)) {
         prefetch(&next, 8 * block_bytes(type));
         __m256i y = load256(act + act_codes(type)), s[2];
@@ -104,7 +106,7 @@ INLINE __m256i scales_nvfp4(const uint8_t *w, int64_t stride) {
 INLINE __m256 vec_nvfp4(const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     const __m256i one = _mm256_set1_epi16(1), odd = _mm256_setr_epi64x(0, 4, 0, 4);
     __m256 acc = _mm256_setzero_ps();
-    stretch next = stretch_after(w, 8 * stride);
+    stretch next = stretch_after(w, 8 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(NVFP4)) {
         prefetch(&next, 8 * block_bytes(NVFP4));
         __m256i scales = scales_nvfp4(w, stride);
@@ -368,7 +370,7 @@ INLINE __m256i dot_k(int type, const uint8_t *w, const codebook *c, const uint8_
 // Four rows, one token, Q4_K or Q5_K.
 INLINE __m128 vec_k45(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     __m128 acc = _mm_setzero_ps();
-    stretch next = stretch_after(w, 4 * stride);
+    stretch next = stretch_after(w, 4 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
         __m256i s[4], m[2], bsums = _mm256_broadcastsi128_si256(bsums32(act));
         UNROLL for (int r = 0; r < 4; r += 2) {
@@ -394,7 +396,7 @@ INLINE __m128 vec_k45(int type, const uint8_t *w, int64_t stride, int64_t blocks
 INLINE __m128 vec_k16(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     const __m256i pairs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     __m128 acc = _mm_setzero_ps();
-    stretch next = stretch_after(w, 4 * stride);
+    stretch next = stretch_after(w, 4 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
         __m256i s[4], m[4], bsums = load256(act + 260);
         codebook books[4]; // all before the first use: what was stored takes a while to load
@@ -566,7 +568,7 @@ INLINE void matmat(int type, const uint8_t *w, int64_t stride, int64_t rows, int
     for (int64_t r = 0; r < rows; r += 8) {
         int64_t at = group_start(r, 8, rows);
         const uint8_t *p = w + at * stride, *y = act;
-        stretch next = stretch_after(p, 8 * stride);
+        stretch next = stretch_after(p, 8 * stride, NEAR);
         memset(acc, 0, (size_t)tokens * 8 * sizeof(float));
         for (int64_t b = 0; b < blocks; b += step) {
             int n = (int)(blocks - b < step ? blocks - b : step);
@@ -646,7 +648,7 @@ INLINE void float_tile(int type, const uint8_t *w, int64_t row_bytes, int64_t n,
     __m256 acc[4][2][2];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int u = 0; u < T; u++) acc[r][u][0] = acc[r][u][1] = _mm256_setzero_ps();
-    stretch next = stretch_after(w, R * row_bytes);
+    stretch next = stretch_after(w, R * row_bytes, NEAR);
     int64_t i = 0;
     for (; n - i >= 16; i += 16) {
         prefetch(&next, R * 16 * size);

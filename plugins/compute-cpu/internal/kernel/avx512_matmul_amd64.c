@@ -10,6 +10,8 @@
 #define INLINE512 static inline __attribute__((always_inline)) TARGET
 #define UNROLL16 _Pragma("GCC unroll 16")
 
+enum { NEAR = 20 << 10 }; // see stretch: these processors have larger first caches, or faster second ones
+
 INLINE512 __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
 INLINE512 __m512i twice256(const void *p) { return _mm512_broadcast_i64x4(load256(p)); }
 INLINE512 __m512i join256(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
@@ -113,7 +115,7 @@ INLINE512 __m512i codes32x2(int type, const uint8_t *a, const uint8_t *b) {
 // Eight rows, one token.
 INLINE512 __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     __m256 acc = _mm256_setzero_ps();
-    stretch next = stretch_after(w, 8 * stride);
+    stretch next = stretch_after(w, 8 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += act_bytes(type)) {
         prefetch(&next, 8 * block_bytes(type));
         __m512i y = twice256(act + act_codes(type)), p[4], start = _mm512_setzero_si512();
@@ -268,7 +270,7 @@ INLINE512 __m512i scales_k45x4(__m512i heads) {
 INLINE512 __m128 vec_k45(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     const __m512i zero = _mm512_setzero_si512();
     __m128 acc = _mm_setzero_ps();
-    stretch next = stretch_after(w, 4 * stride);
+    stretch next = stretch_after(w, 4 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
         __m512i heads = heads4(w, stride), both = scales_k45x4(heads), s[4];
         __m512i scales = _mm512_unpacklo_epi8(both, zero); // row r in 128 bits r
@@ -297,7 +299,7 @@ INLINE512 __m512i row_scales(int type, const uint8_t *w) {
 // Four rows, one token, other types.
 INLINE512 __m128 vec_k16(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     __m128 acc = _mm_setzero_ps();
-    stretch next = stretch_after(w, 4 * stride);
+    stretch next = stretch_after(w, 4 * stride, NEAR);
     for (; blocks > 0; blocks--, w += block_bytes(type), act += ACT_K) {
         __m512i s[4];
         __m256i m[4], bsums = load256(act + 260);
@@ -451,7 +453,7 @@ INLINE512 void matmat(int type, const uint8_t *w, int64_t stride, int64_t rows, 
     for (int64_t r = 0; r < rows; r += 16) {
         int64_t at = group_start(r, 16, rows);
         const uint8_t *p = w + at * stride, *y = act;
-        stretch next = stretch_after(p, 16 * stride);
+        stretch next = stretch_after(p, 16 * stride, NEAR);
         memset(acc, 0, (size_t)tokens * 16 * sizeof(float));
         for (int64_t b = 0; b < blocks; b += step) {
             int n = (int)(blocks - b < step ? blocks - b : step);
@@ -523,7 +525,7 @@ INLINE512 void float_tile(int type, const uint8_t *w, int64_t row_bytes, int64_t
     __m512 acc[4][4];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int u = 0; u < T; u++) acc[r][u] = _mm512_setzero_ps();
-    stretch next = stretch_after(w, R * row_bytes);
+    stretch next = stretch_after(w, R * row_bytes, NEAR);
     int64_t i = 0;
     for (; n - i >= 16; i += 16) {
         __m512 y[4];

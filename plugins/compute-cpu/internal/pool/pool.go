@@ -8,7 +8,7 @@
 // else uses does not hold up the rest, and a worker that has not woken up yet is not waited for. Which worker runs a
 // chunk is therefore not determined: a chunk's result must not depend on it.
 //
-// A wait spins for a few microseconds, because the next job of a token usually follows at once, and then sleeps in the
+// A wait spins for 100 microseconds, because the next job of a token usually follows at once, and then sleeps in the
 // kernel: an idle pool uses no CPU. A Run with sleeping workers costs one system call more.
 //
 // # Concurrency
@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	spinFor = 20 * time.Microsecond // about what waking a thread costs
-	nap     = time.Hour             // sleepers are woken; they need no timeout
+	spinFor = 100 * time.Microsecond // longer than the engine takes to answer a route, so that no worker sleeps within a token
+	nap     = time.Hour              // sleepers are woken; they need no timeout
 
 	countBits = 31
 	countMask = 1<<countBits - 1

@@ -197,9 +197,17 @@ func (m *Machine) matmul(t dtype.Type, w []byte, rows, n int, act []byte, actStr
 }
 
 const (
-	tile       = 32        // tokens that are multiplied together
-	chunkBytes = 160 << 10 // weights that one worker takes at a time: every start costs a fetch from memory
+	tile = 32 // tokens that are multiplied together
+
+	// Weights that one worker takes at a time: every start costs a fetch from memory, so that a large matrix is cut into few
+	// pieces, but as many as even out the workers.
+	leastChunk = 160 << 10
+	mostChunk  = 1 << 20
+	cuts       = 32
 )
 
-// chunkRows is how many rows of rowBytes bytes one worker takes at a time. Tiles of kernels are at most 16 rows.
-func chunkRows(rowBytes int) int { return max(16, chunkBytes/rowBytes/16*16) }
+// chunkRows is how many of so many rows of rowBytes bytes one worker takes at a time. Tiles of kernels are at most 16 rows.
+func chunkRows(rows, rowBytes int) int {
+	bytes := min(max(leastChunk, rows/cuts*rowBytes), mostChunk)
+	return max(16, bytes/rowBytes/16*16)
+}

@@ -127,7 +127,7 @@ func linear(c *compiler) error {
 	}
 	out, bias := c.out(0), c.vector(1)
 	rows := w.rows / groups
-	per := chunkRows(w.rowBytes)
+	per := chunkRows(rows, w.rowBytes)
 	for g := range groups {
 		p := product{w: w, firstRow: g * rows, rows: rows, x: rx, xOffset: act.RowBytes(g * w.n), out: out, bias: bias, exact: exact,
 			chunkRows: per, chunks: ceilDiv(rows, per)}
@@ -338,7 +338,7 @@ func (c *compiler) parts(e *experts) error {
 			return fault.Bugf("bank %q: %v has %d bytes per row, %d %v elements take %d", b.Name, p.Role, bound.Parts[i].RowBytes, p.In, t, rowBytes)
 		}
 		out := part{i: i, t: t, n: int(p.In), rows: int(p.Out), rowBytes: int(rowBytes)}
-		out.chunkRows = chunkRows(out.rowBytes)
+		out.chunkRows = chunkRows(out.rows, out.rowBytes)
 		e.all |= 1 << i
 		switch p.Role {
 		case plan.Role_GATE:

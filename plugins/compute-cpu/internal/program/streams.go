@@ -23,7 +23,7 @@ func (c *compiler) mixingNumbers() (ref, error) {
 	if rounding != nil {
 		step.roundings = append(step.roundings, rounding)
 	}
-	out, per := c.make(4*fn.rows), chunkRows(fn.rowBytes)
+	out, per := c.make(4*fn.rows), chunkRows(fn.rows, fn.rowBytes)
 	step.chunks = ceilDiv(fn.rows, per)
 	step.products = []product{{w: fn, rows: fn.rows, x: rx, out: out, chunkRows: per, chunks: step.chunks}}
 	c.emit(step)
