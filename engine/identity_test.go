@@ -30,6 +30,7 @@ func TestIdentity(t *testing.T) {
 				"3 threads":      func(c *engine.Config) { c.Threads = 3 },
 				"1 reader":       func(c *engine.Config) { c.Readers = 1 },
 				"8 readers":      func(c *engine.Config) { c.Readers = 8 },
+				"16 readers":     func(c *engine.Config) { c.Readers = 16 },
 				"buffered":       func(c *engine.Config) { c.IO = expert.BufferedOnly },
 				"direct":         func(c *engine.Config) { c.IO = expert.Auto },
 				"no prefetch":    func(c *engine.Config) { c.Prefetch = engine.PrefetchOff },
@@ -73,7 +74,7 @@ func requireSame(t *testing.T, want, got *observed) {
 }
 
 // leastCache returns the smallest cache a model can run with.
-func leastCache(t *testing.T, cfg engine.Config) int64 {
+func leastCache(t testing.TB, cfg engine.Config) int64 {
 	t.Helper()
 	o, err := engine.Inspect(t.Context(), cfg)
 	require.NoError(t, err)
