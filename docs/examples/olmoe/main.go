@@ -19,7 +19,7 @@ func build(b *recipe.Builder) {
 	width := b.Uint("embedding_length", 1, recipe.MaxWidth)
 	heads := b.Uint("attention.head_count", 1, recipe.MaxCount)
 	kvHeads := b.UintOr("attention.head_count_kv", heads, 1, recipe.MaxCount)
-	headDim := width / heads
+	headDim := b.UintOr("attention.key_length", width/heads, 1, recipe.MaxCount)
 	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
 	experts := b.Uint("expert_count", 1, recipe.MaxCount)
 	used := b.Uint("expert_used_count", 1, experts)
