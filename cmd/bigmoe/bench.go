@@ -132,7 +132,7 @@ func (a *app) measure(ctx context.Context, f *benchFlags, variants []bench.Varia
 		return nil, err
 	}
 	report := bench.New(bench.Header{
-		Machine: machine(), Drive: b.drive, Model: filepath.Base(configs[0].Model), WarmUps: f.warmUps, PageCache: pageCache,
+		Machine: machine(), Drive: b.drive, Memory: b.memory, Model: filepath.Base(configs[0].Model), WarmUps: f.warmUps, PageCache: pageCache,
 	}, variants)
 	for _, step := range bench.Schedule(len(variants), f.warmUps, f.runs) {
 		runs, err := b.run(ctx, configs[step.Variant], f.warm)

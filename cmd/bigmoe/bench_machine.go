@@ -26,6 +26,48 @@ func machine() bench.Machine {
 	return m
 }
 
+// What probeMemory reads, far more than any cache of the processor has, and how often. The best round counts: others had company.
+const (
+	probeMemoryBytes  = 256 << 20
+	probeMemoryRounds = 5
+)
+
+// probeMemory measures how fast threads read memory together, each its own part, one after the other.
+func probeMemory(threads int) *bench.Memory {
+	words := make([]uint64, probeMemoryBytes/8)
+	for i := range words { // pages that nobody has written are all the same one
+		words[i] = uint64(i)
+	}
+	m := &bench.Memory{Threads: threads}
+	part := len(words) / threads
+	sums := make([]uint64, threads)
+	for range probeMemoryRounds {
+		var readers sync.WaitGroup
+		start := time.Now()
+		for t := range threads {
+			readers.Go(func() { sums[t] += sum(words[t*part : (t+1)*part]) })
+		}
+		readers.Wait()
+		m.BytesPerSecond = max(m.BytesPerSecond, float64(part*threads*8)/time.Since(start).Seconds())
+	}
+	return m
+}
+
+// sum adds up words, eight at a time, so that loads and not additions are what takes time.
+func sum(words []uint64) uint64 {
+	var a, b, c, d uint64
+	for ; len(words) >= 8; words = words[8:] {
+		a += words[0] + words[4]
+		b += words[1] + words[5]
+		c += words[2] + words[6]
+		d += words[3] + words[7]
+	}
+	for _, w := range words {
+		a += w
+	}
+	return a + b + c + d
+}
+
 // A probe of the drive ends after probeTime or probeBytes, whichever is first: short, but thousands of blocks on a fast drive.
 const (
 	probeTime  = time.Second

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -16,6 +18,7 @@ type bencher struct {
 	request engine.Request
 	files   []string // of the model
 	drive   *bench.Drive
+	memory  *bench.Memory
 }
 
 // newBencher looks at the model, and measures its drive as deep as the deepest of the configurations reads.
@@ -28,6 +31,9 @@ func newBencher(ctx context.Context, configs []engine.Config, prompt string, max
 		request: engine.Request{Prompt: prompt, MaxTokens: maxTokens, Sampling: sample.Greedy(), IgnoreEnd: true},
 		files:   opened.Model.Files(),
 	}
+	threads := configs[0].Threads
+	b.memory = probeMemory(cmp.Or(threads, runtime.NumCPU()))
+	b.memory.TokenBytes = opened.Model.DenseBytes() + opened.Model.TokenBytes()
 	var parts, partBytes int64
 	for _, bank := range opened.Model.Banks {
 		parts += int64(bank.Experts * len(bank.Parts))
@@ -100,10 +106,12 @@ func (b *bencher) write(ctx context.Context, e *engine.Engine, start time.Time) 
 		return nil, fmt.Errorf("the context of %d left room for %d tokens after a prompt of %d, too few to measure", e.Context, len(res.Tokens), res.PromptTokens)
 	}
 	report := e.Report()
+	decode := b.phase(res.Decode, cpuEnd-cpuFirst, report.Threads)
+	decode.MemoryLimit = b.memory.BytesPerSecond / float64(b.memory.TokenBytes)
 	return &bench.Run{
 		FirstTokenSeconds: first.Seconds(),
 		Prefill:           b.phase(res.Prefill, cpuFirst-cpuStart, report.Threads),
-		Decode:            b.phase(res.Decode, cpuEnd-cpuFirst, report.Threads),
+		Decode:            decode,
 		CacheBytes:        float64(report.Budget.CacheBytes),
 		PeakBytes:         float64(report.PeakBytes),
 		PromptTokens:      res.PromptTokens,
@@ -117,7 +125,7 @@ func (b *bencher) phase(c engine.Cost, cpuSeconds float64, threads int) bench.Ph
 	s := speedOf(c)
 	p := bench.Phase{
 		TokensPerSecond: s.TokensPerSecond, MissMiBPerToken: s.MissMiBPerToken, HitRate: s.HitRate, StallShare: s.StallShareOfTime,
-		DriveLimit: bench.Unknown, ForeseenRate: float64(c.Foreseen) / float64(c.Requested),
+		DriveLimit: bench.Unknown, MemoryLimit: bench.Unknown, ForeseenRate: float64(c.Foreseen) / float64(c.Requested),
 		ReadMiBPerSecond: float64(c.ReadBytes) / (1 << 20) / c.Seconds, CPUShare: cpuSeconds / c.Seconds / float64(threads),
 	}
 	if c.Requested == 0 {

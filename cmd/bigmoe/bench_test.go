@@ -26,6 +26,11 @@ func TestBenchFigures(t *testing.T) {
 			BlockBytes     int64   `json:"block_bytes"`
 			Depth          int
 		}
+		Memory struct {
+			BytesPerSecond float64 `json:"bytes_per_second"`
+			TokenBytes     float64 `json:"token_bytes"`
+			Threads        int
+		}
 		Variants []struct {
 			Settings   map[string]string
 			Threads    int
@@ -38,6 +43,7 @@ func TestBenchFigures(t *testing.T) {
 	require.Positive(t, out.Drive.BytesPerSecond)
 	require.EqualValues(t, 20480, out.Drive.BlockBytes, "parts of 18432 bytes, in whole blocks")
 	require.Equal(t, 8, out.Drive.Depth)
+	require.Equal(t, 1, out.Memory.Threads)
 	require.Len(t, out.Variants, 2)
 	cacheBytes := []float64{1 << 20, 7_077_888} // no more than there are experts
 	for i, v := range out.Variants {
@@ -51,6 +57,8 @@ func TestBenchFigures(t *testing.T) {
 			require.Positive(t, *r["first_token_seconds"])
 			require.LessOrEqual(t, *r["decode_hit_rate"]+*r["decode_foreseen_rate"], 1.0)
 			require.LessOrEqual(t, *r["decode_stall_share"], 1.0)
+			require.InEpsilon(t, out.Memory.BytesPerSecond/out.Memory.TokenBytes, *r["decode_memory_limit_tokens_per_second"], 1e-9)
+			require.Nil(t, r["prefill_memory_limit_tokens_per_second"])
 			if limit := r["decode_drive_limit_tokens_per_second"]; limit != nil {
 				require.InEpsilon(t, out.Drive.BytesPerSecond/(1<<20), *limit**r["decode_miss_mib_per_token"], 1e-9, "limit × bytes per token is the drive's speed")
 			}

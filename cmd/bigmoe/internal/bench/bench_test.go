@@ -154,13 +154,13 @@ func sampleReport(t *testing.T) *Report {
 	require.NoError(t, err)
 	r := New(Header{
 		Machine: Machine{CPU: "A Processor", Cores: 2, MemoryBytes: 16 << 30, System: "Linux 6.1"},
-		Drive:   &Drive{BytesPerSecond: 1000 << 20, BlockBytes: 1 << 20, Depth: 8, IO: "direct"},
-		Model:   "model.gguf", WarmUps: 1, PageCache: "dropped",
+		Drive:   &Drive{BytesPerSecond: 1000 << 20, BlockBytes: 1 << 20, Depth: 8, IO: "direct"}, Memory: &Memory{BytesPerSecond: 20000 << 20, TokenBytes: 1647 << 20, Threads: 2},
+		Model: "model.gguf", WarmUps: 1, PageCache: "dropped",
 	}, variants)
 	for _, s := range Schedule(2, 1, 2) {
 		for _, warm := range []bool{false, true} {
 			x := float64(1 + s.Variant + s.Round)
-			phase := Phase{TokensPerSecond: x, DriveLimit: 2 * x, MissMiBPerToken: 100 / x, HitRate: x / 10, ForeseenRate: Unknown, StallShare: 0.5, ReadMiBPerSecond: 700, CPUShare: 0.9}
+			phase := Phase{TokensPerSecond: x, DriveLimit: 2 * x, MemoryLimit: 4 * x, MissMiBPerToken: 100 / x, HitRate: x / 10, ForeseenRate: Unknown, StallShare: 0.5, ReadMiBPerSecond: 700, CPUShare: 0.9}
 			run := Run{LoadSeconds: 0.5, FirstTokenSeconds: 1.5, Prefill: phase, Decode: phase, CacheBytes: 1 << 30, PeakBytes: Unknown,
 				PromptTokens: 28, Tokens: []int32{1, 2, 3}, Warm: warm, Setup: Setup{Backend: "cpu", Kernels: "avx2", Threads: 2, IO: "direct"}}
 			if s.Variant == 0 {

@@ -29,6 +29,7 @@ type Run struct {
 type Phase struct {
 	TokensPerSecond  float64
 	DriveLimit       float64 // tokens per second at which the drive alone would deliver what this phase had to read
+	MemoryLimit      float64 // tokens per second at which memory alone would deliver what a token touches; decode only
 	MissMiBPerToken  float64 // experts that had to be read
 	HitRate          float64 // experts found in the cache, 0 to 1
 	ForeseenRate     float64 // experts prefetched before their layer asked, 0 to 1
@@ -72,6 +73,7 @@ func phaseFigures(name string, phase func(*Run) *Phase) []figure {
 	list := []figure{
 		{"tokens_per_second", "tok/s", 1, 2, func(r *Run) float64 { return phase(r).TokensPerSecond }},
 		{"drive_limit_tokens_per_second", "tok/s the drive allows", 1, 2, func(r *Run) float64 { return phase(r).DriveLimit }},
+		{"memory_limit_tokens_per_second", "tok/s memory allows", 1, 2, func(r *Run) float64 { return phase(r).MemoryLimit }},
 		{"miss_mib_per_token", "MiB missed per token", 1, 2, func(r *Run) float64 { return phase(r).MissMiBPerToken }},
 		{"hit_rate", "hits, %", 100, 1, func(r *Run) float64 { return phase(r).HitRate }},
 		{"foreseen_rate", "foreseen, %", 100, 1, func(r *Run) float64 { return phase(r).ForeseenRate }},

@@ -9,6 +9,7 @@ import (
 type Header struct {
 	Machine   Machine `json:"machine"`
 	Drive     *Drive  `json:"drive"` // nil if the model has no experts to read
+	Memory    *Memory `json:"memory"`
 	Model     string  `json:"model"`
 	WarmUps   int     `json:"warm_ups"`
 	PageCache string  `json:"page_cache"` // what became of the model's pages before each run
@@ -28,6 +29,13 @@ type Drive struct {
 	BlockBytes     int64   `json:"block_bytes"`
 	Depth          int     `json:"depth"` // reads in flight
 	IO             string  `json:"io"`    // direct or buffered
+}
+
+// Memory is how fast weights can be read that are there: the yardstick for decode where nothing is missed.
+type Memory struct {
+	BytesPerSecond float64 `json:"bytes_per_second"`
+	TokenBytes     int64   `json:"token_bytes"` // of weights that a token touches
+	Threads        int     `json:"threads"`
 }
 
 // Report collects runs and says what they come to.

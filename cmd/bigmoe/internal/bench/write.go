@@ -24,6 +24,9 @@ func (r *Report) WriteMarkdown(to io.Writer) error {
 	if d := h.Drive; d != nil {
 		fmt.Fprintf(w, "- drive: %.0f MiB/s, %s reads of %s at random, %d in flight\n", d.BytesPerSecond/(1<<20), d.IO, budget.Size(d.BlockBytes), d.Depth)
 	}
+	if m := h.Memory; m != nil {
+		fmt.Fprintf(w, "- memory: %.0f MiB/s, read by %d threads; a token touches %s of weights\n", m.BytesPerSecond/(1<<20), m.Threads, budget.Size(m.TokenBytes))
+	}
 	fmt.Fprintf(w, "- text: %s, prompt of %d tokens, %d written\n", h.Model, r.promptTokens, r.written())
 	fmt.Fprintf(w, "- runs: %d of each variant in turn, %d to warm up before; page cache: %s\n", len(r.runs[0][0]), h.WarmUps, h.PageCache)
 	for i, v := range r.variants {
