@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -378,7 +379,8 @@ func TestLogs(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s := log.String()
 		return strings.Contains(s, `"level":"debug","message":"printed after the handshake"`) &&
-			strings.Contains(s, `"level":"debug","message":"written to descriptor 2"`)
+			strings.Contains(s, `"level":"debug","message":"written to descriptor 2"`) &&
+			regexp.MustCompile(`"level":"info",.*"cores":3,.*"message":"in JSON"`).MatchString(s)
 	}, 2*time.Second, 10*time.Millisecond)
 	require.NoError(t, p.Close())
 	require.NotContains(t, log.String(), `"error"`, "an orderly end is no error")

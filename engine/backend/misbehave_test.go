@@ -64,6 +64,7 @@ func (s *fakeSequence) misbehave(token int32, host compute.Host) error {
 	case tokenChatter:
 		fmt.Fprintln(os.Stderr, "printed after the handshake")
 		println("written to descriptor 2")
+		println(`{"@level":"info","@message":"in JSON","@module":"kernels","cores":3}`)
 	case tokenBadRoute:
 		_, err := host.Route(77, 1, []int32{0}, []float32{1})
 		return err
