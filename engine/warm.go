@@ -12,8 +12,13 @@ type UsageState string
 const (
 	UsageOff  UsageState = "off"  // no folder
 	UsageNew  UsageState = "new"  // nothing is known about this model yet
-	UsageUsed UsageState = "used" // the cache is warmed from it
+	UsageUsed UsageState = "used" // the policy knows it, and the cache is warmed from it, if it is large enough
 )
+
+// warmShare: a cache of less than one part in so many of all experts is not warmed, because a prompt fills it before it gets to the
+// layers that the warmed ones are for (docs/experiments/usage-profile.md).
+const warmShare = 4
+
 
 // warmer knows which experts earlier runs used, and counts those of this one.
 type warmer struct {
@@ -54,6 +59,9 @@ func (e *Engine) warm() error {
 		if err := store.Expect(b.Layer, b.Expert, b.Rate); err != nil {
 			return err
 		}
+	}
+	if e.Budget.CacheBytes < e.Model.ExpertBytes()/warmShare {
+		return nil
 	}
 	return store.Warm(experts)
 }
