@@ -19,7 +19,6 @@ const (
 // layers that the warmed ones are for (docs/experiments/usage-profile.md).
 const warmShare = 4
 
-
 // warmer knows which experts earlier runs used, and counts those of this one.
 type warmer struct {
 	dir, id string // dir "" = nothing is kept

@@ -18,6 +18,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/bigmoe/bigmoe/engine/vfs"
 )
 
 const (
@@ -80,22 +82,7 @@ func Remember(dir, file string, depth int) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("depth of the drive: %w", err)
-	}
-	tmp, err := os.CreateTemp(dir, fileName+".*")
-	if err != nil {
-		return fmt.Errorf("depth of the drive: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(raw)
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(dir, fileName))
-	}
-	if err != nil {
+	if err := vfs.Replace(filepath.Join(dir, fileName), raw); err != nil {
 		return fmt.Errorf("depth of the drive: %w", err)
 	}
 	return nil

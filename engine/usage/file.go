@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bigmoe/bigmoe/engine/vfs"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -105,19 +106,7 @@ func Save(dir, id string, p *Profile) (err error) {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(min(r, 1)))
 	}
 	raw = binary.LittleEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(dir, id+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(raw)
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), filepath.Join(dir, id+suffix)); err != nil {
+	if err := vfs.Replace(filepath.Join(dir, id+suffix), raw); err != nil {
 		return err
 	}
 	return prune(dir)
