@@ -33,15 +33,7 @@ const longContext, longBatch = 4096, 256
 
 // needs asks for a cache of 4 KiB for each position.
 func (s *suite) needs(context uint32) (*compute.Needs, error) {
-	c := optable.LongCache()
-	if err := s.missing(c.Kinds()); err != nil {
-		return nil, err
-	}
-	p, err := s.program()
-	if err != nil {
-		return nil, err
-	}
-	m, err := c.Build()
+	p, m, err := s.build(optable.LongCache())
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +51,7 @@ func (s *suite) measured() error {
 		return err
 	}
 	s.stop() // what earlier plans left would be counted
-	p, err := s.program()
-	if err != nil {
-		return err
-	}
-	m, err := optable.LongCache().Build()
+	p, m, err := s.build(optable.LongCache())
 	if err != nil {
 		return err
 	}

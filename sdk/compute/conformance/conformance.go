@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 )
 
 // Options say which program to check.
@@ -133,6 +134,19 @@ func (s *suite) program() (*peer, error) {
 	var err error
 	s.peer, err = start(s.ctx, &s.o)
 	return s.peer, err
+}
+
+// build returns the running program and the model of a case, if the backend has the ops for it.
+func (s *suite) build(c *optable.Case) (*peer, *optable.Model, error) {
+	if err := s.missing(c.Kinds()); err != nil {
+		return nil, nil, err
+	}
+	p, err := s.program()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := c.Build()
+	return p, m, err
 }
 
 // stop ends the running program at once.

@@ -58,15 +58,7 @@ func (s *suite) refusals() {
 
 // layerMessage is the layer, placed in the region of the running program, with a change.
 func (s *suite) layerMessage(change func(*compute.Model, *plan.Plan)) (*compute.Model, *optable.Model, error) {
-	c := optable.Layer()
-	if err := s.missing(c.Kinds()); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.program()
-	if err != nil {
-		return nil, nil, err
-	}
-	m, err := c.Build()
+	p, m, err := s.build(optable.Layer())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -80,14 +80,7 @@ func (s *suite) trimmed(t *text, h *optable.Host, _ []float32) error {
 
 // small loads a case for batches of 4.
 func (s *suite) small(c *optable.Case) (*text, error) {
-	if err := s.missing(c.Kinds()); err != nil {
-		return nil, err
-	}
-	p, err := s.program()
-	if err != nil {
-		return nil, err
-	}
-	m, err := c.Build()
+	p, m, err := s.build(c)
 	if err != nil {
 		return nil, err
 	}

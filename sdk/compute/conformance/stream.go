@@ -15,15 +15,7 @@ import (
 
 // layer loads a layer with attention and experts, and evaluates it once.
 func (s *suite) layer() (t *text, want []float32, err error) {
-	c := optable.Layer()
-	if err := s.missing(c.Kinds()); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.program()
-	if err != nil {
-		return nil, nil, err
-	}
-	m, err := c.Build()
+	p, m, err := s.build(optable.Layer())
 	if err != nil {
 		return nil, nil, err
 	}
