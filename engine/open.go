@@ -23,6 +23,7 @@ type Opened struct {
 	Plan      *plan.Plan       // what the recipe made of them
 	Model     *model.Model     // where everything in the plan lies in the file
 	Tokenizer *token.Tokenizer // text to ids and back
+	Unread    []string         // metadata keys of the architecture that the recipe did not ask for
 }
 
 // Close closes the file. An [Engine] has a Close of its own.
@@ -61,7 +62,7 @@ func understand(ctx context.Context, cfg *Config) (*Opened, error) {
 		cfg.Log.Warn().Msg(w)
 	}
 	o := &Opened{File: f}
-	if o.Plan, o.Model, err = makePlan(ctx, cfg, f); err != nil {
+	if err := o.makePlan(ctx, cfg); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return o, nil
@@ -110,10 +111,12 @@ func Architecture(f *gguf.File) (string, error) {
 	return name, nil
 }
 
-func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *model.Model, error) {
+// makePlan asks the recipe about the file.
+func (o *Opened) makePlan(ctx context.Context, cfg *Config) error {
+	f := o.File
 	arch, err := Architecture(f)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	name := cfg.Recipe
 	if name == "" {
@@ -121,25 +124,29 @@ func makePlan(ctx context.Context, cfg *Config, f *gguf.File) (*plan.Plan, *mode
 	}
 	recipe, err := cfg.Recipes.Find(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: architecture %q: %w", f.Path(), arch, err)
+		return fmt.Errorf("%s: architecture %q: %w", f.Path(), arch, err)
 	}
 	src := recipehost.File(f)
 	if cfg.ExpertsUsed > 0 {
 		src = recipehost.Override(src, map[string]uint64{arch + ".expert_used_count": uint64(cfg.ExpertsUsed)})
 	}
-	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache, Warn: func(message string) {
-		cfg.Log.Warn().Str("recipe", recipe.Name).Msg(message)
-	}})
+	host := recipehost.New(recipehost.Options{CacheDir: cfg.RecipeCache,
+		Warn: func(message string) { cfg.Log.Warn().Str("recipe", recipe.Name).Msg(message) },
+		Used: func(u recipehost.Usage) { o.Unread = u.Unread }})
 	p, values, err := host.Plan(ctx, recipe.Name, recipe.Module, src)
 	switch {
 	case err != nil && recipe.Name != arch: // somebody chose this recipe: that it does not fit is not the file's fault
-		return nil, nil, fault.Userf("%s: architecture is %q, which recipe %q does not fit: %w", f.Path(), arch, recipe.Name, err)
+		return fault.Userf("%s: architecture is %q, which recipe %q does not fit: %w", f.Path(), arch, recipe.Name, err)
 	case err != nil:
-		return nil, nil, fmt.Errorf("%s: %w", f.Path(), err)
+		return fmt.Errorf("%s: %w", f.Path(), err)
+	}
+	if len(o.Unread) > 0 {
+		cfg.Log.Debug().Str("recipe", recipe.Name).Strs("keys", o.Unread).Msg("keys of the model that its recipe does not read")
 	}
 	if p.Architecture != arch {
-		return nil, nil, fault.Userf("%s: architecture is %q, recipe %q is for %q", f.Path(), arch, recipe.Name, p.Architecture)
+		return fault.Userf("%s: architecture is %q, recipe %q is for %q", f.Path(), arch, recipe.Name, p.Architecture)
 	}
-	m, err := model.Bind(p, values, f)
-	return p, m, err
+	o.Plan = p
+	o.Model, err = model.Bind(p, values, f)
+	return err
 }

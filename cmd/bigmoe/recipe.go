@@ -1,12 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/recipekit"
 	"github.com/bigmoe/bigmoe/engine/budget"
+	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
 func (a *app) recipeCommand() *cobra.Command {
@@ -23,6 +29,33 @@ plan, which says what stays in memory, what is streamed and what is computed.`,
 		a.recipeDiffCommand(), a.recipeOutlineCommand())
 	cmd.AddCommand(a.recipeStoreCommands()...)
 	return cmd
+}
+
+// recipeModule returns the path of the module that target means: a file, or the folder of a recipe that was built.
+func recipeModule(target string) (module string, isFolder bool, err error) {
+	info, err := os.Stat(target)
+	if err != nil || !info.IsDir() {
+		return target, false, fault.As(fault.User, err)
+	}
+	if module, err = recipekit.Module(target); err != nil {
+		return "", true, err
+	}
+	if _, err := os.Stat(module); errors.Is(err, fs.ErrNotExist) {
+		return "", true, fault.Userf("%s does not exist: bigmoe recipe build %s makes it", module, target)
+	}
+	return module, true, nil
+}
+
+// unread says which keys of an architecture a recipe does not read, "" if it reads all.
+func unread(architecture string, keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	var short []string
+	for _, key := range keys {
+		short = append(short, strings.TrimPrefix(key, architecture+"."))
+	}
+	return fmt.Sprintf("keys of %s.* not read: %s", architecture, strings.Join(short, ", "))
 }
 
 func (a *app) recipeListCommand() *cobra.Command {

@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/conform"
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/oracle"
-	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/recipekit"
 	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/engine/budget"
 	"github.com/bigmoe/bigmoe/engine/gguf"
@@ -38,7 +38,8 @@ func (a *app) recipeCheckCommand() *cobra.Command {
 one, on what the folder has in testdata: outlines (.json), models (.gguf), and reference outputs (.json with the name of a model).
 
 For each: the recipe stays within the sandbox; its plan is the same in three runs, interpreted and compiled; the plan is valid
-and accounts for every tensor, with its type and sizes. With reference outputs, logits, experts and the most likely text are
+and accounts for every tensor, with its type and sizes. Keys of the architecture that it does not read are a warning and no
+failure: some say nothing new, others are a scale that was forgotten. With reference outputs, logits, experts and the most likely text are
 computed by the plain kernels and have to agree. Exit code 1: the numbers differ; others as everywhere.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,6 +75,7 @@ type checkedOutput struct {
 	Calls       int            `json:"calls"`
 	PlanBytes   int            `json:"plan_bytes"`
 	Warnings    []string       `json:"warnings,omitempty"`
+	UnreadKeys  []string       `json:"unread_keys,omitempty"`
 	Golden      *oracle.Result `json:"golden,omitempty"`
 }
 
@@ -109,18 +111,9 @@ func (a *app) recipeCheck(ctx context.Context, f *recipeCheckFlags, target strin
 
 // find returns the module and what to check it on.
 func (f *recipeCheckFlags) find(target string) (module string, cases []checkCase, err error) {
-	info, err := os.Stat(target)
+	module, isFolder, err := recipeModule(target)
 	if err != nil {
-		return "", nil, fault.As(fault.User, err)
-	}
-	module = target
-	if info.IsDir() {
-		if module, err = recipekit.Module(target); err != nil {
-			return "", nil, err
-		}
-		if _, err := os.Stat(module); errors.Is(err, fs.ErrNotExist) {
-			return "", nil, fault.Userf("%s does not exist: bigmoe recipe build %s makes it", module, target)
-		}
+		return "", nil, err
 	}
 	switch {
 	case f.golden != "" && len(f.models) != 1:
@@ -130,7 +123,7 @@ func (f *recipeCheckFlags) find(target string) (module string, cases []checkCase
 			cases = append(cases, checkCase{m, f.golden})
 		}
 		return module, cases, nil
-	case info.IsDir():
+	case isFolder:
 		cases, err = casesIn(filepath.Join(target, "testdata"))
 	}
 	if err == nil && len(cases) == 0 {
@@ -190,7 +183,7 @@ func (a *app) recipeCheckOn(ctx context.Context, recipe engine.Recipe, r *regist
 	u := report.Usage
 	out.ABI = u.ABIVersion
 	res := checkedOutput{Model: c.model, Layers: report.Plan.Model.Layers, Tensors: report.Tensors, Unused: len(report.Plan.Unused),
-		Seconds: u.Seconds, MemoryBytes: u.MemoryBytes, Calls: u.Calls, PlanBytes: u.PlanBytes, Warnings: report.Warnings}
+		Seconds: u.Seconds, MemoryBytes: u.MemoryBytes, Calls: u.Calls, PlanBytes: u.PlanBytes, Warnings: report.Warnings, UnreadKeys: report.Unread}
 	if talk {
 		defer func() { _, e := fmt.Fprint(a.stdout, res.text(report)); err = errors.Join(err, e) }()
 	}
@@ -217,12 +210,15 @@ func (res *checkedOutput) text(report *conform.Report) string {
 	fmt.Fprintf(&w, "  tensors  all %d accounted for, %d of them as unused\n", res.Tensors, res.Unused)
 	fmt.Fprintf(&w, "  used     %.2f s of %v, %s of %s, %d calls of %d, a plan of %s of %s\n", u.Seconds, b.Timeout,
 		budget.Size(u.MemoryBytes), budget.Size(b.MemoryLimitBytes), u.Calls, b.MaxCalls, budget.Size(int64(u.PlanBytes)), budget.Size(int64(b.MaxResultBytes)))
-	for _, warning := range res.Warnings {
+	warnings := res.Warnings
+	if keys := unread(report.Plan.Architecture, res.UnreadKeys); keys != "" {
+		warnings = append(slices.Clip(warnings), keys)
+	}
+	for _, warning := range warnings {
 		fmt.Fprintf(&w, "  warning  %s\n", warning)
 	}
 	if g := res.Golden; g != nil {
-		fmt.Fprintf(&w, "  golden   logits within %.2g of %.2g allowed; the same %d choices of experts, %d tokens of text\n",
-			g.Largest, g.Allowed, g.Choices, g.Greedy)
+		fmt.Fprintf(&w, "  golden   %s\n", g)
 	}
 	return w.String()
 }

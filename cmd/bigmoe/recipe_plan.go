@@ -30,21 +30,26 @@ func (a *app) recipePlanCommand() *cobra.Command {
 		Short:   "Print the plan that a recipe makes for a model",
 		Example: `  bigmoe recipe plan --recipe ./mine.wasm model.gguf`,
 		Long: `The plan has been checked against the file: every tensor is used or listed as unused, with the type and shape it should
-have. Layers that do the same are printed once, with names shortened: ^h is the value h of the block before. --json prints the
-plan itself, which docs/plan.md explains. MODEL may be the outline of a model; without it the built-in demo model is taken.`,
+have. Layers that do the same are printed once, with names shortened: ^h is the value h of the block before. Keys of the
+architecture that the recipe does not read are listed at the end. --json prints the plan itself, which docs/plan.md explains.
+MODEL may be the outline of a model; without it the built-in demo model is taken.`,
 		Args: modelArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				f.model = args[0]
 			}
-			p, err := a.plan(cmd.Context(), &f, expertsUsed)
+			o, err := a.plan(cmd.Context(), &f, expertsUsed)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return a.writePlan(p)
+				return a.writePlan(o.Plan)
 			}
-			_, err = fmt.Fprint(a.stdout, plantext.Text(p))
+			text := plantext.Text(o.Plan)
+			if keys := unread(o.Plan.Architecture, o.Unread); keys != "" {
+				text += "\n" + keys + "\n"
+			}
+			_, err = fmt.Fprint(a.stdout, text)
 			return err
 		},
 	}
@@ -54,8 +59,8 @@ plan itself, which docs/plan.md explains. MODEL may be the outline of a model; w
 	return cmd
 }
 
-// plan returns the plan that the recipe asked for makes for the model asked for.
-func (a *app) plan(ctx context.Context, f *modelFlags, expertsUsed int) (*plan.Plan, error) {
+// plan returns the plan that the recipe asked for makes for the model asked for. The file is closed.
+func (a *app) plan(ctx context.Context, f *modelFlags, expertsUsed int) (*engine.Opened, error) {
 	path, remove, err := modelOrOutline(f.model)
 	if err != nil {
 		return nil, err
@@ -69,7 +74,7 @@ func (a *app) plan(ctx context.Context, f *modelFlags, expertsUsed int) (*plan.P
 	if err != nil {
 		return nil, renamed{err, path, f.model}
 	}
-	return o.Plan, o.Close()
+	return o, o.Close()
 }
 
 // modelOrOutline is modelPath for verbs that need no weights: a file called .json is the outline of a model.
@@ -165,7 +170,7 @@ func (a *app) recipeDiff(ctx context.Context, f *modelFlags, with string, models
 	if err != nil {
 		return err
 	}
-	text := plantext.Diff(first.model+" by "+p.Recipe, p, second.model+" by "+q.Recipe, q)
+	text := plantext.Diff(first.model+" by "+p.Plan.Recipe, p.Plan, second.model+" by "+q.Plan.Recipe, q.Plan)
 	if asJSON {
 		err = writeJSON(a.stdout, struct {
 			Same bool   `json:"same"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -75,10 +76,25 @@ func (f *modelFlags) registry() (r *registry.Registry, name string, err error) {
 	}
 	r = registry.New(cfg)
 	if !registry.IsPath(f.recipe) {
-		return r, f.recipe, nil
+		return r, f.recipe, notAFolder(r, f.recipe)
 	}
-	name, err = r.Add(f.recipe)
+	module, _, err := recipeModule(f.recipe)
+	if err != nil {
+		return nil, "", fmt.Errorf("recipe %s: %w", f.recipe, err)
+	}
+	name, err = r.Add(module)
 	return r, name, err
+}
+
+// notAFolder refuses a name that is no recipe's but a folder's.
+func notAFolder(r *registry.Registry, name string) error {
+	if info, err := os.Stat(name); name == "" || err != nil || !info.IsDir() {
+		return nil
+	}
+	if _, err := r.Find(name); err != nil {
+		return fmt.Errorf("%w; a folder is given by its path, such as .%c%s", err, filepath.Separator, name)
+	}
+	return nil
 }
 
 // config returns the engine's configuration for the model at path.

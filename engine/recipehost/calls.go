@@ -42,6 +42,7 @@ type session struct {
 	warnings int
 
 	result []byte
+	used   Usage
 	err    error // why the session ended the module
 }
 
@@ -69,6 +70,16 @@ func (s *session) call() {
 	if s.calls++; s.calls > s.opts.MaxCalls {
 		s.end(fault.Corruptf("asked the host more than %d times", s.opts.MaxCalls))
 	}
+}
+
+// unread returns the keys of arch that the file has and the module did not ask for.
+func (s *session) unread(arch string) (keys []string) {
+	for _, key := range s.src.Keys() {
+		if _, asked := s.handles[key]; !asked && strings.HasPrefix(key, arch+".") {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // memory returns part of the module's memory, to be used before the module runs on.
@@ -247,7 +258,8 @@ var functions = []hostFunction{
 		case fault.Unsupported:
 			s.end(fault.Unsupportedf("%s", message))
 		}
-		s.end(fault.Bugf("%s", message))
+		// The recipe is the file that is wrong: nobody should report this as a bug of bigmoe.
+		s.end(fault.Corruptf("%s: a mistake in the recipe, for its author", message))
 	}},
 	{"warn", twoI, none, func(s *session, m api.Module, st []uint64) {
 		if s.warnings++; s.warnings > maxWarnings {

@@ -35,7 +35,7 @@ type Options struct {
 	MaxCalls         int           // questions to the host; 4 million
 
 	Warn func(message string) // gets what a recipe warns of, while it runs; nil drops it
-	Used func(Usage)          // gets what a module used, once it returned a plan; nil drops it
+	Used func(Usage)          // gets what a module used, once it returned a plan, valid or not; nil drops it
 }
 
 // Usage is what a module used of its bounds.
@@ -45,6 +45,9 @@ type Usage struct {
 	MemoryBytes int64   // at its end: a module never gives memory back
 	Calls       int
 	PlanBytes   int
+
+	Name   string   // what the module calls itself
+	Unread []string // keys of the plan's architecture that the file has and the module did not ask for, in file order
 }
 
 // Bounds returns the options with the defaults filled in.
@@ -79,7 +82,7 @@ func New(opts Options) *Host {
 // Plan runs the module, decodes the plan it returns and validates it, which yields the shapes of its values. Whether the
 // plan fits the file is for the caller to check. Both the plan and the error name the recipe as the caller does. The
 // error's kind is what the recipe said where it refused the file itself; fault.Unsupported for a module that needs
-// something this host does not offer; fault.Corrupt for one that misbehaves.
+// something this host does not offer, time included; fault.Corrupt for one that misbehaves or says that it has a bug.
 func (h *Host) Plan(ctx context.Context, name string, module []byte, src Source) (*plan.Plan, plan.Values, error) {
 	p, err := h.plan(ctx, module, src)
 	if err != nil {
@@ -116,6 +119,10 @@ func (h *Host) plan(ctx context.Context, module []byte, src Source) (*plan.Plan,
 	p := &plan.Plan{}
 	if err := proto.Unmarshal(s.result, p); err != nil {
 		return nil, fault.Corruptf("returned %d bytes that are not a plan: %w", len(s.result), err)
+	}
+	if h.opts.Used != nil {
+		s.used.PlanBytes, s.used.Name, s.used.Unread = len(s.result), p.Recipe, s.unread(p.Architecture)
+		h.opts.Used(s.used)
 	}
 	return p, nil
 }
@@ -190,7 +197,7 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 		case err == nil:
 			return results, nil
 		case timed.Err() != nil:
-			return nil, fault.Corruptf("did not finish within %v", h.opts.Timeout)
+			return nil, fault.Unsupportedf("did not finish within its limit of %v: it has no end, or this machine is too busy or too slow for it", h.opts.Timeout)
 		}
 		return nil, s.ended(name, err)
 	}
@@ -209,10 +216,8 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 	if len(s.newer) > 0 {
 		return fault.Unsupportedf("imports the function %q of %q, which version %d of the ABI does not have", s.newer[0].name, moduleName, version[0])
 	}
-	if _, err = call("bigmoe_plan"); err == nil && h.opts.Used != nil {
-		h.opts.Used(Usage{ABIVersion: int(version[0]), Seconds: time.Since(start).Seconds(), MemoryBytes: int64(m.Memory().Size()),
-			Calls: s.calls, PlanBytes: len(s.result)})
-	}
+	_, err = call("bigmoe_plan")
+	s.used = Usage{ABIVersion: int(version[0]), Seconds: time.Since(start).Seconds(), MemoryBytes: int64(m.Memory().Size()), Calls: s.calls}
 	return err
 }
 

@@ -167,8 +167,15 @@ func TestRecipeInC(t *testing.T) {
 	f := open(t, "qwen3moe/qwen3moe-f32.gguf")
 	var warnings []string
 	warn := func(message string) { warnings = append(warnings, message) }
-	p, _, err := New(Options{Warn: warn}).Plan(context.Background(), "bigram", module, File(f))
+	var used Usage
+	p, _, err := New(Options{Warn: warn, Used: func(u Usage) { used = u }}).Plan(context.Background(), "other", module, File(f))
 	require.NoError(t, err)
+	require.Equal(t, "bigram", used.Name)
+	require.Equal(t, "other", p.Recipe)
+	require.Contains(t, used.Unread, "qwen3moe.block_count")
+	require.NotContains(t, used.Unread, "qwen3moe.embedding_length", "it asks for this one")
+	require.NotContains(t, used.Unread, "general.name", "not a key of the architecture")
+	p.Recipe = "bigram"
 	require.Equal(t, []string{"experts are left out"}, warnings)
 	require.Len(t, p.Unused, len(f.Tensors())-2)
 

@@ -8,6 +8,8 @@ import (
 type Source interface {
 	// Meta returns the value of a metadata key and whether there is one.
 	Meta(key string) (Meta, bool)
+	// Keys returns the metadata keys in file order.
+	Keys() []string
 	// Tensors returns all tensors. The slice is not modified.
 	Tensors() []gguf.Tensor
 }
@@ -31,6 +33,7 @@ func File(f *gguf.File) Source { return file{f} }
 type file struct{ f *gguf.File }
 
 func (s file) Tensors() []gguf.Tensor { return s.f.Tensors() }
+func (s file) Keys() []string         { return s.f.Keys() }
 
 func (s file) Meta(key string) (Meta, bool) {
 	v, ok := s.f.Get(key)

@@ -29,7 +29,8 @@ type Report struct {
 	Plan     *plan.Plan
 	Usage    recipehost.Usage   // of the largest of the runs
 	Bounds   recipehost.Options // what it is held against
-	Warnings []string           // of the recipe
+	Warnings []string           // of the recipe, and about it
+	Unread   []string           // keys of the architecture that the recipe did not ask for
 	Tensors  int                // in the file
 }
 
@@ -58,7 +59,10 @@ func Check(ctx context.Context, name string, module []byte, f *gguf.File) (*Repo
 		return nil, fmt.Errorf("%s: %w", f.Path(), err)
 	}
 	report := &Report{Plan: first.plan, Usage: first.usage, Bounds: recipehost.New(recipehost.Options{}).Bounds(),
-		Warnings: first.warnings, Tensors: len(f.Tensors())}
+		Warnings: first.warnings, Unread: first.usage.Unread, Tensors: len(f.Tensors())}
+	if own := first.usage.Name; own != name {
+		report.Warnings = append(slices.Clip(report.Warnings), fmt.Sprintf("calls itself %q, but its module is called %q", own, name))
+	}
 	for mode, dir := range map[string]string{"interpreted again": "", "compiled": cache} {
 		again, err := run(ctx, name, module, f, dir)
 		if err != nil {

@@ -18,9 +18,41 @@ import (
 type Result struct {
 	Largest   float64 `json:"largest_difference"` // of a logit
 	Allowed   float64 `json:"allowed"`
-	Positions int     `json:"positions"` // of the prompt whose logits were compared
+	Logits    int     `json:"logits"`    // compared, log-sum-exps included
+	Positions int     `json:"positions"` // of the prompt with logits that were compared
 	Greedy    int     `json:"greedy"`    // tokens written alike
 	Choices   int     `json:"choices"`   // of experts, one for each token and layer
+	Layers    int     `json:"layers"`    // with choices that were compared
+	Routed    int     `json:"routed"`    // layers with experts
+	Tie       string  `json:"tie,omitempty"`
+}
+
+// String says in a line what was compared and how well it agreed.
+func (r *Result) String() string {
+	var parts []string
+	if r.Logits > 0 {
+		parts = append(parts, fmt.Sprintf("logits within %.2g of %.2g allowed", r.Largest, r.Allowed))
+	} else {
+		parts = append(parts, "no logits to compare")
+	}
+	switch {
+	case r.Routed == 0:
+	case r.Choices == 0:
+		parts = append(parts, "no choices of experts to compare")
+	case r.Layers < r.Routed:
+		parts = append(parts, fmt.Sprintf("the same %d choices of experts in %d of %d layers", r.Choices, r.Layers, r.Routed))
+	default:
+		parts = append(parts, fmt.Sprintf("the same %d choices of experts", r.Choices))
+	}
+	if r.Greedy > 0 {
+		parts = append(parts, fmt.Sprintf("%d tokens of text", r.Greedy))
+	} else {
+		parts = append(parts, "no text to compare")
+	}
+	if r.Tie != "" {
+		parts = append(parts, r.Tie)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // plainKernels is the name of the reference among the CPU backend's kernels.
@@ -34,10 +66,10 @@ func (g *Golden) Compare(ctx context.Context, cfg engine.Config) (*Result, error
 	}
 	n := len(g.Prompt.IDs)
 	cfg.Backend = engine.Backend{InProcess: b}
-	cfg.KV, cfg.Context = compute.KVType_F32, n+len(g.Runs[exact].Greedy.IDs)+1
+	cfg.KV, cfg.Context = compute.KVType_F32, n+len(g.Runs.Exact.Greedy.IDs)+1
 	cfg.Batch, cfg.LogitRows = n, n
-	c := &comparison{Golden: g, run: g.Runs[exact], result: &Result{Positions: len(g.Runs[exact].Positions)}}
-	cfg.OnRoute = c.route
+	c := &comparison{Golden: g, run: g.Runs.Exact, result: &Result{}, until: math.MaxInt}
+	cfg.OnRoute, cfg.OnScores = c.route, c.score
 	e, err := engine.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -51,8 +83,11 @@ type comparison struct {
 	run      *Run
 	result   *Result
 	limit    Limits
-	lossy    bool  // some weights are quantised: only which experts are chosen has to agree, not their order
-	seen     []int // positions, by layer
+	lossy    bool        // some weights are quantised: only which experts are chosen has to agree, not their order
+	seen     []int       // positions, by layer
+	scores   [][]float32 // of the experts, for each token of the batch that is being routed
+	until    int         // positions from here on are not comparable: see tie
+	squares  float64     // sum over all differences
 	problems []string
 	worst    string // where the largest difference is
 }
@@ -68,58 +103,22 @@ func (c *comparison) limits(e *engine.Engine) {
 	for _, t := range e.File.Tensors() {
 		c.lossy = c.lossy || !slices.Contains([]dtype.Type{dtype.F32, dtype.F16, dtype.BF16}, t.Type)
 	}
-	c.limit = c.Tolerance[exact]
-	if l, ok := c.Tolerance[rounded]; ok && c.lossy {
-		c.limit = l
+	c.limit = c.Tolerance.Exact
+	if c.lossy && c.Tolerance.Rounded != nil {
+		c.limit = *c.Tolerance.Rounded
 	}
 	c.result.Allowed = c.limit.LogitAbs
-}
-
-// route sees what the routers chose, layer after layer for every batch.
-func (c *comparison) route(layer, k int, ids []int32, weights []float32) {
-	for len(c.seen) <= layer {
-		c.seen = append(c.seen, 0)
-	}
-	for i := 0; i < len(ids); i += k {
-		at := c.seen[layer]
-		c.seen[layer]++
-		if layer < len(c.run.Routing.Experts) && at < len(c.run.Routing.Experts[layer]) && (!c.lossy || at < len(c.Prompt.IDs)) {
-			c.choice(layer, at, ids[i:i+k], weights[i:i+k])
-		}
-	}
-}
-
-func (c *comparison) choice(layer, position int, ids []int32, weights []float32) {
-	want, got := c.run.Routing.Experts[layer][position], ids
-	if c.lossy {
-		want, got = slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))
-	}
-	if !slices.Equal(want, got) {
-		c.problem("layer %d, position %d: experts %v, expected %v", layer, position, ids, c.run.Routing.Experts[layer][position])
-		return
-	}
-	c.result.Choices++
-	if layer >= len(c.run.Routing.Weights) || position >= len(c.run.Routing.Weights[layer]) || c.limit.WeightAbs == 0 {
-		return
-	}
-	for i, expert := range c.run.Routing.Experts[layer][position] {
-		if i >= len(c.run.Routing.Weights[layer][position]) {
-			return
-		}
-		w := float64(weights[slices.Index(ids, expert)])
-		if expected := c.run.Routing.Weights[layer][position][i]; !(math.Abs(w-expected) <= c.limit.WeightAbs) {
-			c.problem("layer %d, position %d: expert %d has weight %.6g, expected %.6g", layer, position, expert, w, expected)
-			return
-		}
-	}
 }
 
 func (c *comparison) evaluate(ctx context.Context, s *engine.Session) error {
 	var final []float32
 	err := s.Score(ctx, c.Prompt.IDs, 0, func(pos int, logits []float32) error {
-		if pos < len(c.run.Positions) {
+		if pos < min(len(c.run.Positions), c.until) {
 			p := c.run.Positions[pos]
-			c.see(fmt.Sprintf("position %d, log-sum-exp", pos), logSumExp(logits), p.LSE)
+			c.result.Positions++
+			if p.LSE != nil {
+				c.see(fmt.Sprintf("position %d, log-sum-exp", pos), logSumExp(logits), *p.LSE)
+			}
 			for _, top := range p.Top {
 				c.logit(pos, logits, int(top[0]), top[1])
 			}
@@ -129,7 +128,7 @@ func (c *comparison) evaluate(ctx context.Context, s *engine.Session) error {
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil || len(c.Prompt.IDs) > c.until {
 		return err
 	}
 	if n := len(c.run.FinalLogits); n > 0 && n != len(final) {
@@ -144,6 +143,9 @@ func (c *comparison) evaluate(ctx context.Context, s *engine.Session) error {
 
 func (c *comparison) greedy(ctx context.Context, s *engine.Session, logits []float32) error {
 	for i, want := range c.run.Greedy.IDs {
+		if len(c.Prompt.IDs)+i > c.until {
+			return nil
+		}
 		next := int32(0)
 		for id, l := range logits {
 			if l > logits[next] {
@@ -181,6 +183,8 @@ func (c *comparison) see(where string, got, want float64) {
 	if math.IsNaN(d) {
 		d = math.Inf(1)
 	}
+	c.result.Logits++
+	c.squares += d * d
 	if d > c.result.Largest {
 		c.result.Largest, c.worst = d, fmt.Sprintf("%s: %.6g, expected %.6g", where, got, want)
 	}
@@ -197,14 +201,23 @@ func logSumExp(logits []float32) float64 {
 
 // verdict names routing first, since what differs there makes everything after it differ.
 func (c *comparison) verdict() error {
+	rms := math.Sqrt(c.squares / float64(max(c.result.Logits, 1)))
 	switch {
-	case c.limit.LogitAbs == 0 && len(c.run.Positions)+len(c.run.FinalLogits) > 0:
-		c.problem("tolerance.%s.logit_abs is missing; the largest difference is %.3g (%s)", exact, c.result.Largest, c.worst)
+	case c.limit.LogitAbs == 0 && c.result.Logits > 0:
+		c.problem("tolerance.f32.logit_abs is missing; the largest difference is %.3g (%s)", c.result.Largest, c.worst)
 	case c.result.Largest > c.limit.LogitAbs:
 		c.problem("logits differ by up to %.3g where %.3g is allowed (%s)", c.result.Largest, c.limit.LogitAbs, c.worst)
+	case c.limit.LogitRMS > 0 && rms > c.limit.LogitRMS:
+		c.problem("logits differ by %.3g on average (root mean square) where %.3g is allowed", rms, c.limit.LogitRMS)
+	case c.result.Logits+c.result.Greedy == 0 && len(c.problems) == 0:
+		c.problem("nothing is left to compare: %s; take another prompt", c.result.Tie)
 	}
 	if len(c.problems) == 0 {
 		return nil
+	}
+	if c.lossy && c.Tolerance.Rounded == nil {
+		c.problems = append(c.problems, "This need not be the recipe: the model is quantised, which rounds its products, and tolerance.quantised_activations is "+
+			"missing. Check the recipe with a model in 32-bit floats, or state that tolerance.")
 	}
 	return fmt.Errorf("not what %s says:\n  %s", c.path, strings.Join(c.problems, "\n  "))
 }

@@ -35,10 +35,24 @@ func TestAgrees(t *testing.T) {
 	}
 }
 
+// changed is a reference with something else in it, of its run f32 or elsewhere.
+func changed(t *testing.T, name string, changes ...func(g, run map[string]any)) (path string) {
+	text, err := os.ReadFile(fixtures + name + ".json")
+	require.NoError(t, err)
+	var g map[string]any
+	require.NoError(t, json.Unmarshal(text, &g))
+	for _, change := range changes {
+		change(g, g["runs"].(map[string]any)["f32"].(map[string]any))
+	}
+	text, err = json.Marshal(g)
+	require.NoError(t, err)
+	path = filepath.Join(t.TempDir(), "changed.json")
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
 // TestNamesWhatDiffers changes one thing of a reference at a time.
 func TestNamesWhatDiffers(t *testing.T) {
-	text, err := os.ReadFile(fixtures + "qwen3moe-f32.json")
-	require.NoError(t, err)
 	for _, c := range []struct {
 		name, say string
 		change    func(g, run map[string]any)
@@ -60,25 +74,58 @@ func TestNamesWhatDiffers(t *testing.T) {
 			run["routing"].(map[string]any)["weights"].([]any)[2].([]any)[1].([]any)[0] = 0.5
 		}},
 		{"tolerance", "tolerance.f32.logit_abs is missing; the largest difference is ", func(g, _ map[string]any) { delete(g, "tolerance") }},
+		{"root mean square", "on average (root mean square) where 1e-12 is allowed", func(g, _ map[string]any) {
+			g["tolerance"].(map[string]any)["f32"].(map[string]any)["logit_rms"] = 1e-12
+		}},
 		{"vocabulary", "the vocabulary has 384 tokens, expected 2", func(_, run map[string]any) { run["final_logits"] = []any{1.0, 2.0} }},
 		{"token", "position 0: token 384 of 384", func(_, run map[string]any) {
 			run["positions"].([]any)[0].(map[string]any)["top"] = []any{[]any{384, 1.0}}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var g map[string]any
-			require.NoError(t, json.Unmarshal(text, &g))
-			c.change(g, g["runs"].(map[string]any)["f32"].(map[string]any))
-			changed, err := json.Marshal(g)
-			require.NoError(t, err)
-			path := filepath.Join(t.TempDir(), "changed.json")
-			require.NoError(t, os.WriteFile(path, changed, 0o600))
-			_, err = compare(t, "qwen3moe-f32", path)
+			path := changed(t, "qwen3moe-f32", c.change)
+			_, err := compare(t, "qwen3moe-f32", path)
 			require.ErrorContains(t, err, "not what "+path+" says:\n")
 			require.ErrorContains(t, err, c.say)
 			require.Equal(t, fault.Unknown, fault.KindOf(err))
 		})
 	}
+}
+
+// TestSaysWhatWasCompared: a reference that holds less than it seems to is told from one that agrees.
+func TestSaysWhatWasCompared(t *testing.T) {
+	for _, c := range []struct {
+		say    string
+		change func(g, run map[string]any)
+	}{
+		{"; the same 328 choices of experts; 32 tokens of text", func(_, _ map[string]any) {}},
+		{"no logits to compare; no choices of experts to compare; 32 tokens of text", func(_, run map[string]any) {
+			delete(run, "positions")
+			delete(run, "final_logits")
+			delete(run, "routing")
+		}},
+		{"; the same 102 choices of experts in 2 of 4 layers; no text to compare", func(_, run map[string]any) {
+			delete(run, "greedy")
+			routing := run["routing"].(map[string]any)
+			routing["experts"] = routing["experts"].([]any)[:2]
+		}},
+	} {
+		result, err := compare(t, "qwen3moe-f32", changed(t, "qwen3moe-f32", c.change))
+		require.NoError(t, err)
+		require.Contains(t, result.String(), c.say)
+	}
+}
+
+// TestQuantised: a model with quantised weights needs a tolerance for it, and that is what is said, not that the recipe is wrong.
+func TestQuantised(t *testing.T) {
+	strict := func(g, _ map[string]any) { delete(g["tolerance"].(map[string]any), "quantised_activations") }
+	_, err := compare(t, "qwen3moe-k-q8_0", changed(t, "qwen3moe-k-q8_0", strict))
+	require.ErrorContains(t, err, "This need not be the recipe: the model is quantised")
+	require.ErrorContains(t, err, "tolerance.quantised_activations is missing")
+	wrong := func(_, run map[string]any) { run["final_logits"].([]any)[3] = 99.0 }
+	_, err = compare(t, "qwen3moe-k-q8_0", changed(t, "qwen3moe-k-q8_0", wrong))
+	require.ErrorContains(t, err, "logits differ by up to ")
+	require.NotContains(t, err.Error(), "This need not be the recipe")
 }
 
 func TestRead(t *testing.T) {
@@ -88,6 +135,10 @@ func TestRead(t *testing.T) {
 		{`{"prompt": {"ids": [1]}}`, "runs.f32 is missing"},
 		{`{"prompt": {"ids": [1]}, "runs": {"f32": {}}}`, "none of positions, final_logits and greedy"},
 		{`{"prompt": {"ids": [1]}, "runs": {"f32": {"positions": [{}, {}]}}}`, "2 entries for a prompt of 1 tokens"},
+		{`{"prompt": {"ids": [1]}, "runs": {"f32": {"final_logit": [1]}}}`, `runs: json: unknown field "final_logit"`},
+		{`{"prompt": {"ids": [1]}, "runs": {"f64": {}}}`, `runs: json: unknown field "f64"`},
+		{`{"prompt": {"id": [1]}, "runs": {}}`, `prompt: json: unknown field "id"`},
+		{`{"prompt": {"ids": [1]}, "tolerance": {"f32": {"logits_abs": 1}}, "runs": {}}`, `tolerance: json: unknown field "logits_abs"`},
 	} {
 		path := filepath.Join(t.TempDir(), "g.json")
 		require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
