@@ -141,6 +141,36 @@ func (p *Pool) drain(worker int) {
 	}
 }
 
+// Gate holds up chunks that need what other chunks of the same Run make. The chunk that opens it must come before those that
+// wait for it: chunks are claimed in order, so it is then done or being run.
+type Gate struct {
+	open  atomic.Uint32
+	waits atomic.Int32
+}
+
+// Close makes Wait wait. It must not run at the same time as the other methods.
+func (g *Gate) Close() { g.open.Store(0) }
+
+// Open lets everybody through. What the caller wrote before is visible to them.
+func (g *Gate) Open() {
+	g.open.Store(1)
+	if g.waits.Load() > 0 {
+		futex.Wake(&g.open)
+	}
+}
+
+// Wait returns when the gate is open.
+func (g *Gate) Wait() {
+	if spin(func() bool { return g.open.Load() != 0 }) {
+		return
+	}
+	g.waits.Add(1)
+	for g.open.Load() == 0 {
+		futex.Wait(&g.open, 0, nap)
+	}
+	g.waits.Add(-1)
+}
+
 // spin looks until ok or spinFor has passed.
 func spin(ok func() bool) bool {
 	for start := time.Now(); ; {

@@ -73,6 +73,40 @@ func TestSlowWorkerIsWaitedFor(t *testing.T) {
 	}
 }
 
+// TestGate lets the second half of the chunks need what the first half makes.
+func TestGate(t *testing.T) {
+	for _, workers := range []int{1, 2, 4} {
+		const half = 16
+		var gate pool.Gate
+		var left atomic.Int32
+		var sum int
+		var seen [half]int
+		p := pool.New(workers, func(_, chunk int) {
+			if chunk >= half {
+				gate.Wait()
+				seen[chunk-half] = sum
+				return
+			}
+			if chunk == half-1 {
+				time.Sleep(time.Millisecond) // the others come to sleep
+			}
+			if left.Add(-1) == 0 {
+				sum++
+				gate.Open()
+			}
+		})
+		for round := range 20 {
+			left.Store(half)
+			gate.Close()
+			p.Run(2 * half)
+			for _, got := range seen {
+				require.Equal(t, round+1, got)
+			}
+		}
+		p.Close()
+	}
+}
+
 func BenchmarkRun(b *testing.B) {
 	p := pool.New(2, func(int, int) {})
 	defer p.Close()

@@ -2,9 +2,11 @@ package program
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/arena"
 	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/kernel"
+	"github.com/bigmoe/bigmoe/plugins/compute-cpu/internal/pool"
 	"github.com/bigmoe/bigmoe/sdk/compute"
 	"github.com/bigmoe/bigmoe/sdk/dtype"
 	"github.com/bigmoe/bigmoe/sdk/fault"
@@ -87,6 +89,8 @@ type sorted struct {
 	place []int32 // pick -> row of hidden and y
 	picks []int32 // row of hidden and y -> pick
 	start []int32 // expert -> its first row, and at the end the number of rows
+
+	widened []widened // by place in ready: each has at least one pick
 }
 
 func (s *sorted) bytes() int { return 4 * (2*s.mostPicks + s.mostExperts + 1) }
@@ -94,6 +98,7 @@ func (s *sorted) bytes() int { return 4 * (2*s.mostPicks + s.mostExperts + 1) }
 func (s *sorted) bind(mem []byte) {
 	all := arena.Cast[int32](mem, s.bytes()/4)
 	s.place, s.picks, s.start = all[:s.mostPicks], all[s.mostPicks:][:s.mostPicks], all[2*s.mostPicks:]
+	s.widened = make([]widened, s.mostPicks)
 }
 
 // sort sorts picks of experts below count.
@@ -178,18 +183,41 @@ func (e *experts) runWave(m *Machine) error {
 				return err
 			}
 		}
-		m.parallel((*widening)(e), len(e.ready)*e.gate.chunks)
-		if !landed {
-			if err := e.wait(m, e.all); err != nil {
-				return err
-			}
+		for i := range e.ready {
+			e.widened[i].left.Store(int32(e.gate.chunks))
+			e.widened[i].Close()
 		}
-		if e.act != kernel.ActF32 {
-			m.parallel((*roundingHidden)(e), len(e.ready))
+		if landed {
+			m.parallel((*computing)(e), len(e.ready)*(e.gate.chunks+e.down.chunks))
+			continue
 		}
-		m.parallel((*narrowing)(e), len(e.ready)*e.down.chunks)
+		m.parallel((*widening)(e), e.gate.chunks)
+		if err := e.wait(m, e.all); err != nil {
+			return err
+		}
+		m.parallel((*narrowing)(e), e.down.chunks)
 	}
 	return nil
+}
+
+// computing is all of the work on the experts that have landed: first the chunks of widening, then those of narrowing.
+type computing experts
+
+func (e *computing) chunk(m *Machine, worker, chunk int) {
+	wide := len(e.ready) * e.gate.chunks
+	if chunk < wide {
+		(*widening)(e).chunk(m, worker, chunk)
+		return
+	}
+	chunk -= wide
+	e.widened[chunk/e.down.chunks].Wait()
+	(*narrowing)(e).chunk(m, worker, chunk)
+}
+
+// widened opens when the hidden rows of one expert are complete.
+type widened struct {
+	pool.Gate
+	left atomic.Int32 // chunks that have not run
 }
 
 func (e *experts) wait(m *Machine, parts uint32) error {
@@ -253,6 +281,7 @@ func (e *widening) chunk(m *Machine, worker, chunk int) {
 			m.set.SwiGLU(e.hidden.f32[(u+i)*e.f+r0:][:rows], g, t)
 		}
 	}
+	e.finish(m, chunk/e.gate.chunks, first, end)
 }
 
 // addBias adds the elements of b from at on, if there is a bias.
@@ -274,15 +303,18 @@ func (e *widening) gather(m *Machine, w *scratch, x ref, u, n int) (rows []byte,
 	return rows, x.rowBytes
 }
 
-// roundingHidden rounds the hidden rows of one expert for the down product.
-type roundingHidden experts
-
-func (e *roundingHidden) chunk(m *Machine, _, chunk int) {
-	s := &e.ready[chunk]
-	stride := e.act.RowBytes(e.f)
-	for u := int(e.start[s.Expert]); u < int(e.start[s.Expert+1]); u++ {
-		m.set.Quantize(e.act, e.hiddenX.raw[u*stride:][:stride], e.hidden.f32[u*e.f:][:e.f])
+// finish counts a chunk of ready expert i. The last one rounds the hidden rows, first to end-1, for the down product.
+func (e *widening) finish(m *Machine, i, first, end int) {
+	if e.widened[i].left.Add(-1) > 0 {
+		return
 	}
+	if e.act != kernel.ActF32 {
+		stride := e.act.RowBytes(e.f)
+		for u := first; u < end; u++ {
+			m.set.Quantize(e.act, e.hiddenX.raw[u*stride:][:stride], e.hidden.f32[u*e.f:][:e.f])
+		}
+	}
+	e.widened[i].Open()
 }
 
 // narrowing computes rows of the down product.
