@@ -202,7 +202,7 @@ func (p *Process) startError(limited context.Context, err error) error {
 	}
 	select {
 	case <-c.exited:
-		if line == "" {
+		if line == "" && c.cmd.ProcessState.Exited() { // and was not killed: that may happen to any program
 			return fault.Userf("is not a backend: it ended (%s) without a handshake%s", c.status(), said)
 		}
 		return fmt.Errorf("ended (%s) during the start%s", c.status(), said)
