@@ -424,7 +424,7 @@ func (s OpSpec) Attributes(op *Op) (Attrs, error) {
 			continue
 		}
 		if spec.Required {
-			return nil, fail("attribute %q is missing", spec.Name)
+			return nil, fail("attribute %q is missing; or it is 0 or empty, which package recipe leaves out", spec.Name)
 		}
 		out[spec.Name] = spec.Default
 	}

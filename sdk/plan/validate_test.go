@@ -128,7 +128,7 @@ func TestInconsistentPlans(t *testing.T) {
 		{"attribute twice", `{"name": "exact", "b": true}`, `{"name": "exact", "b": true}, {"name": "exact", "b": true}`, "given twice"},
 		{"attribute of another type", `"name": "exact", "b": true`, `"name": "exact", "i": 1`, `"exact" is an integer`},
 		{"attribute without value", `"name": "exact", "b": true`, `"name": "exact"`, `"exact" has no value`},
-		{"missing attribute", `{"name": "eps", "f": 1e-6}`, ``, `"eps" is missing`},
+		{"missing attribute", `{"name": "eps", "f": 1e-6}`, ``, `"eps" is missing; or it is 0 or empty`},
 		{"attribute out of range", `"f": 1e-6`, `"f": 0`, `"eps" is 0`},
 		{"attribute is not a number", `"f": 1e-6`, `"f": "NaN"`, "not finite"},
 		{"attribute is infinite", `"name": "scale", "f": 0.7`, `"name": "scale", "f": "Infinity"`, "not finite"},

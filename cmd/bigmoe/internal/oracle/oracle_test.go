@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -114,6 +115,21 @@ func TestSaysWhatWasCompared(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, result.String(), c.say)
 	}
+}
+
+// TestPythonExample: what the example of docs writes for a llama-like model is what the engine computes.
+func TestPythonExample(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 in PATH")
+	}
+	written, err := exec.Command(python, "../../../../docs/examples/golden.py", fixtures+"qwen3moe-f32.gguf", "368", "5", "261", "77", "300", "12").Output()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "golden.json")
+	require.NoError(t, os.WriteFile(path, written, 0o600))
+	result, err := compare(t, "qwen3moe-f32", path)
+	require.NoError(t, err)
+	require.Equal(t, []int{6, 8, 4 * (6 + 7), 4}, []int{result.Positions, result.Greedy, result.Choices, result.Layers})
 }
 
 // TestQuantised: a model with quantised weights needs a tolerance for it, and that is what is said, not that the recipe is wrong.
