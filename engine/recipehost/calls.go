@@ -72,10 +72,11 @@ func (s *session) call() {
 	}
 }
 
-// unread returns the keys of arch that the file has and the module did not ask for.
+// unread returns the keys of arch that the file has and the module did not ask for. vocab_size is none of them: files of
+// all architectures have it, and the list of tokens says the same.
 func (s *session) unread(arch string) (keys []string) {
 	for _, key := range s.src.Keys() {
-		if _, asked := s.handles[key]; !asked && strings.HasPrefix(key, arch+".") {
+		if _, asked := s.handles[key]; !asked && strings.HasPrefix(key, arch+".") && key != arch+".vocab_size" {
 			keys = append(keys, key)
 		}
 	}

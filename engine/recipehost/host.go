@@ -28,7 +28,7 @@ type Options struct {
 	// may write there, since its files are run as they are. Empty: modules are interpreted.
 	CacheDir string
 
-	Timeout          time.Duration // of the module's own running, not of compiling it; 20 s
+	Timeout          time.Duration // of the module's own running, not of compiling it or while the process stands still; 20 s
 	MemoryLimitBytes int64         // of the module, in whole pages of 64 KiB; 64 MiB
 	MaxModuleBytes   int           // which bounds the time that compiling takes; 4 MiB
 	MaxResultBytes   int           // of the encoded plan; 16 MiB
@@ -47,7 +47,7 @@ type Usage struct {
 	PlanBytes   int
 
 	Name   string   // what the module calls itself
-	Unread []string // keys of the plan's architecture that the file has and the module did not ask for, in file order
+	Unread []string // keys of the plan's architecture that the file has and the module did not ask for, in file order; without vocab_size
 }
 
 // Bounds returns the options with the defaults filled in.
@@ -185,7 +185,7 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 		return fault.Corruptf("does not export its memory: not a recipe")
 	}
 	start := time.Now()
-	timed, cancel := context.WithTimeout(ctx, h.opts.Timeout)
+	timed, cancel := withRunningTime(ctx, h.opts.Timeout)
 	defer cancel()
 	m, err := r.InstantiateModule(timed, code, wazero.NewModuleConfig().WithName("recipe").WithStartFunctions())
 	if err != nil {
@@ -219,6 +219,26 @@ func (h *Host) run(ctx context.Context, module []byte, s *session) error {
 	_, err = call("bigmoe_plan")
 	s.used = Usage{ABIVersion: int(version[0]), Seconds: time.Since(start).Seconds(), MemoryBytes: int64(m.Memory().Size()), Calls: s.calls}
 	return err
+}
+
+// withRunningTime is context.WithTimeout by a clock that only runs while this process does: stopped, or on a machine that sleeps
+// or stalls, it must not refuse a good recipe.
+func withRunningTime(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	const tick = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		clock := time.NewTicker(tick) // which drops ticks that nobody was there for
+		defer clock.Stop()
+		for left := limit; left > 0; left -= tick {
+			select {
+			case <-ctx.Done():
+				return
+			case <-clock.C:
+			}
+		}
+		cancel()
+	}()
+	return ctx, cancel
 }
 
 // negotiate refuses modules that were written for another version of the ABI than those this host speaks.

@@ -174,6 +174,7 @@ func TestRecipeInC(t *testing.T) {
 	require.Equal(t, "other", p.Recipe)
 	require.Contains(t, used.Unread, "qwen3moe.block_count")
 	require.NotContains(t, used.Unread, "qwen3moe.embedding_length", "it asks for this one")
+	require.NotContains(t, used.Unread, "qwen3moe.vocab_size")
 	require.NotContains(t, used.Unread, "general.name", "not a key of the architecture")
 	p.Recipe = "bigram"
 	require.Equal(t, []string{"experts are left out"}, warnings)

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,6 +89,7 @@ type comparison struct {
 	scores   [][]float32 // of the experts, for each token of the batch that is being routed
 	until    int         // positions from here on are not comparable: see tie
 	squares  float64     // sum over all differences
+	others   bool        // some experts were not those expected
 	problems []string
 	worst    string // where the largest difference is
 }
@@ -210,7 +212,7 @@ func (c *comparison) verdict() error {
 	case c.limit.LogitRMS > 0 && rms > c.limit.LogitRMS:
 		c.problem("logits differ by %.3g on average (root mean square) where %.3g is allowed", rms, c.limit.LogitRMS)
 	case c.result.Logits+c.result.Greedy == 0 && len(c.problems) == 0:
-		c.problem("nothing is left to compare: %s; take another prompt", c.result.Tie)
+		c.problem("nothing is left to compare: %s", cmp.Or(c.result.Tie, "no position has lse or top"))
 	}
 	if len(c.problems) == 0 {
 		return nil
@@ -218,6 +220,8 @@ func (c *comparison) verdict() error {
 	if c.lossy && c.Tolerance.Rounded == nil {
 		c.problems = append(c.problems, "This need not be the recipe: the model is quantised, which rounds its products, and tolerance.quantised_activations is "+
 			"missing. Check the recipe with a model in 32-bit floats, or state that tolerance.")
+	} else if c.others && c.limit.WeightAbs == 0 {
+		c.problems = append(c.problems, "The tolerance has no routing_weight_abs: without it, no other expert counts as a tie.")
 	}
 	return fmt.Errorf("not what %s says:\n  %s", c.path, strings.Join(c.problems, "\n  "))
 }

@@ -71,6 +71,17 @@ func TestNamesWhatDiffers(t *testing.T) {
 		{"experts", "layer 1, position 0: experts [", func(_, run map[string]any) {
 			run["routing"].(map[string]any)["experts"].([]any)[1].([]any)[0].([]any)[0] = 77.0
 		}},
+		{"experts without a tolerance", "has no routing_weight_abs: without it, no other expert counts as a tie", func(g, run map[string]any) {
+			run["routing"].(map[string]any)["experts"].([]any)[1].([]any)[0].([]any)[0] = 77.0
+			delete(g["tolerance"].(map[string]any)["f32"].(map[string]any), "routing_weight_abs")
+		}},
+		{"nothing", "nothing is left to compare: no position has lse or top", func(_, run map[string]any) {
+			for i := range run["positions"].([]any) {
+				run["positions"].([]any)[i] = map[string]any{}
+			}
+			delete(run, "final_logits")
+			delete(run, "greedy")
+		}},
 		{"weights", "layer 2, position 1: expert ", func(_, run map[string]any) {
 			run["routing"].(map[string]any)["weights"].([]any)[2].([]any)[1].([]any)[0] = 0.5
 		}},
