@@ -204,7 +204,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if err := e.load(ctx, offsets); err != nil {
 		return err
 	}
-	if s := e.router.store; s != nil {
+	if s := e.router.store; s != nil && e.cfg.Prefetch != PrefetchOff { // off: nothing is read before a layer picks it
 		if err := s.Warm(nil); err != nil {
 			return err
 		}
