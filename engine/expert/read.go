@@ -76,18 +76,21 @@ func (s *Store) reader() {
 	}
 }
 
-// next returns the slot whose part is to be read next. While batches are held nothing is warmed, even if the drive is idle: new memory
-// and the reads themselves take processor time from whoever computes (docs/experiments/background-fill.md).
+// lull is how long nobody must have held a batch before anything is warmed: longer than from one token to the next.
+const lull = 100 * time.Millisecond
+
+// next returns the slot whose part is to be read next. While tokens are computed nothing is warmed, even if the drive is idle: new
+// memory and the reads themselves take processor time from whoever computes (docs/experiments/background-fill.md).
 func (s *Store) next() int32 {
 	for p := demand; p > warm; p-- {
 		if n := s.queues[p].head; n != none {
 			return n
 		}
 	}
-	if s.held > 0 {
-		return none
+	if n := s.queues[warm].head; n != none && s.held == 0 && time.Since(s.usedAt) >= lull {
+		return n
 	}
-	return s.queues[warm].head
+	return none
 }
 
 // readNext reads the next part of slot n. It is called with mu, and lets go of it while it reads.

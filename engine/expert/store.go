@@ -129,6 +129,8 @@ type Store struct {
 	backedBytes int64
 	queues      [priorities]queue
 	held        int       // batches
+	usedAt      time.Time // when a batch was released last
+	lull        *time.Timer
 	cold        []int32   // keys to be warmed
 	drained     sync.Cond // a slot with memory was taken, or the store closed
 	thawed      sync.Cond // there are keys to be warmed and none is queued, or the store closed
@@ -206,6 +208,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, errors.Join(err, s.closeFiles())
 	}
 	s.addSlots()
+	s.lull = time.AfterFunc(lull, s.work.Broadcast)
 	s.SetReaders(cfg.Readers)
 	s.background.Go(s.warmer)
 	if cfg.Back != nil {
@@ -471,12 +474,12 @@ func (s *Store) Release(b *Batch) {
 	if len(b.held) > 0 {
 		s.held--
 	}
-	warming := s.held == 0 && s.queues[warm].head != none
+	s.usedAt = time.Now()
+	if s.held == 0 && s.queues[warm].head != none {
+		s.lull.Reset(lull)
+	}
 	s.mu.Unlock()
 	s.landed.Broadcast()
-	if warming {
-		s.work.Broadcast()
-	}
 	b.held, b.Slots = b.held[:0], b.Slots[:0]
 }
 

@@ -9,8 +9,8 @@ type ID struct {
 }
 
 // Warm reads experts into what room there is, in the order given, the most useful first, and returns at once. It evicts nothing
-// and gives way to whatever else is wanted: while a batch is held no read for it begins. An expert that cannot be read is skipped. If the budget holds all experts, those that are not named follow. The list replaces
-// that of an earlier Warm.
+// and gives way to whatever else is wanted: while batches follow one another no read for it begins. An expert that cannot be
+// read is skipped. If the budget holds all experts, those that are not named follow. The list replaces that of an earlier Warm.
 func (s *Store) Warm(experts []ID) error {
 	keys := make([]int32, 0, len(experts))
 	for _, id := range experts {
@@ -87,6 +87,9 @@ func (s *Store) queueWarm() {
 		s.enqueue(n)
 		s.ledger.Release(key)
 		parts += len(bk.Parts)
+	}
+	if parts > 0 {
+		s.lull.Reset(lull) // if it is too early now
 	}
 	s.mu.Unlock()
 	s.wakeReaders(parts)

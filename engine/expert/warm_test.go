@@ -90,6 +90,33 @@ func TestWarmGivesWay(t *testing.T) {
 	settled(t, s)
 }
 
+// TestWarmWaitsForALull: between the layers of a token and from one token to the next nothing is warmed.
+func TestWarmWaitsForALull(t *testing.T) {
+	m := newModel(t)
+	s := mustOpen(t, m.config(t, 1<<20).cfg)
+	var b Batch
+	use := func() {
+		require.NoError(t, s.Acquire(3, []int32{7}, &b))
+		require.NoError(t, waitAll(t, s, &b))
+		s.Release(&b)
+	}
+	use()
+	require.NoError(t, s.Warm(allExperts(m)))
+	began := time.Now()
+	for last := began; last.Sub(began) < 2*lull; {
+		use()
+		resident := s.Stats().ResidentBytes
+		if now := time.Now(); now.Sub(last) < lull {
+			last = now
+		} else {
+			t.Skip("the machine stood still")
+		}
+		require.Equal(t, s.banks[2].bytes, resident)
+	}
+	settled(t, s)
+	require.True(t, s.Full())
+}
+
 // TestWarmFailure: an expert that cannot be warmed is skipped, and read when it is wanted.
 func TestWarmFailure(t *testing.T) {
 	m := newModel(t)
