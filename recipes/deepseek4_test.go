@@ -148,7 +148,7 @@ func TestDeepseek4Variants(t *testing.T) {
 		{"kv heads", map[string]any{"attention.head_count_kv": 2}, fault.Unsupported, "head_count_kv\": expected 1, found 2"},
 		{"values", map[string]any{"attention.value_length": 64}, fault.Unsupported, "value_length\": expected 96, found 64"},
 		{"groups", map[string]any{"attention.output_group_count": 3}, fault.Corrupt, "not a multiple of attention.output_group_count 3"},
-		{"odd rotation", map[string]any{"rope.dimension_count": 31}, fault.Corrupt, "31 is odd"},
+		{"odd rotation", map[string]any{"rope.dimension_count": 31}, fault.Corrupt, "dimension_count 31: must be even"},
 		{"rotation wider than the indexer", map[string]any{"rope.dimension_count": 96}, fault.Corrupt, "expected 2 to 64, found 96"},
 		{"one layer by token more", map[string]any{"hash_layer_count": 3}, fault.Corrupt, `"blk.2.ffn_gate_tid2eid.weight" is missing`},
 		{"one layer by token less", map[string]any{"hash_layer_count": 1}, fault.Corrupt, `"blk.1.exp_probs_b.bias" is missing`},

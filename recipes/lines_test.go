@@ -13,7 +13,7 @@ import (
 	"github.com/bigmoe/bigmoe/recipes"
 )
 
-// TestLines holds the table of README.md to the sources, and recipes that needed nothing new to 150 lines.
+// TestLines holds the table of README.md to the sources, and recipes that needed nothing new to 150 lines in all.
 func TestLines(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestLines(t *testing.T) {
 		beside, _ := strconv.Atoi(m[4])
 		require.Equal(t, map[bool]int{true: main, false: beside}, map[bool]int{true: lines[true], false: lines[false]}, folder)
 		if m[5] == "none" {
-			require.Less(t, main, 150, folder)
+			require.Less(t, main+beside, 150, folder)
 		}
 	}
 	for _, name := range recipes.Names() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -28,7 +27,7 @@ type model struct {
 
 func readKeys(b *recipe.Builder) *model {
 	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
-	layers := blocks - drafting(b, blocks)
+	layers := b.Trunk(blocks) // the rest draft tokens
 	context := b.Uint("context_length", 1, recipe.MaxContext)
 	m := &model{width: b.Uint("embedding_length", 1, recipe.MaxWidth), vocabulary: b.Vocabulary(),
 		eps:   b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1),
@@ -51,19 +50,18 @@ func readKeys(b *recipe.Builder) *model {
 	}
 	m.rope = b.RopeScaling(m.rotated, context)
 	m.rope.Layout, m.rope.HeadDim = "interleaved", m.rotated
-	b.Float("rope.freq_base", 1e-3, 1e12) // no default is known
+	b.Float("rope.freq_base", 1e-3, 1e12)  // no default is known
+	b.RequireOnly("expert_gating_func", 2) // sigmoid
 	switch {
 	case !b.BoolOr("kda.safe_gate", true):
-		b.Refuse(recipe.Unsupported, "bailingmoe3.kda.safe_gate: expected true, found false")
-	case b.UintOr("expert_gating_func", 2, 0, recipe.MaxCount) != 2:
-		b.Refuse(recipe.Unsupported, "bailingmoe3.expert_gating_func: expected 2 (sigmoid)")
+		b.RefuseKeys(recipe.Unsupported, "expected true", "kda.safe_gate")
 	case m.rope.Scaling != "" || m.rope.Magnitude != 1:
-		b.Refuse(recipe.Unsupported, "bailingmoe3.rope.scaling: expected none, which is all that its specification covers")
+		b.RefuseKeys(recipe.Unsupported, "expected no scaling, which is all that its specification covers", "rope.scaling.type",
+			"rope.scaling.factor", "rope.scaling.attn_factor")
 	case m.rotated%2 != 0 || m.plainDim < 1:
-		b.Refuse(recipe.Corrupt, "bailingmoe3.rope.dimension_count "+strconv.Itoa(m.rotated)+" must be even and less than a head's "+strconv.Itoa(keyDim))
+		b.RefuseKeys(recipe.Corrupt, "the first must be even and less than the second", "rope.dimension_count", "attention.key_length_mla")
 	case m.route.Groups > 1 && (m.experts%m.route.Groups != 0 || used > m.experts/m.route.Groups*m.route.GroupsUsed):
-		b.Refuse(recipe.Corrupt, "bailingmoe3.expert_count "+strconv.Itoa(m.experts)+" and expert_used_count "+strconv.Itoa(used)+
-			" do not fit expert_group_count "+strconv.Itoa(m.route.Groups)+" and expert_group_used_count "+strconv.Itoa(m.route.GroupsUsed))
+		b.RefuseKeys(recipe.Corrupt, "do not fit together", "expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
 	}
 	for _, key := range []string{"swiglu_clamp_exp", "swiglu_clamp_shexp"} {
 		for i, limit := range b.LeadingFloatsOr(key, 0, layers, 0, 1e9) {
@@ -76,21 +74,4 @@ func readKeys(b *recipe.Builder) *model {
 	b.Describe(recipe.Model{Layers: layers, Embedding: m.width, Vocabulary: m.vocabulary, ContextLength: context,
 		Experts: m.experts, ExpertsUsed: used})
 	return m
-}
-
-// drafting lists the tensors of the blocks that draft tokens as unused, and returns how many blocks those are. A file may
-// count such blocks and have none, and then its last block is a layer as any other.
-func drafting(b *recipe.Builder, blocks int) int {
-	n := b.UintOr("nextn_predict_layers", 0, 0, blocks-1)
-	if n == 0 || !b.HasTensor("blk."+strconv.Itoa(blocks-n)+".nextn.eh_proj.weight") {
-		return 0
-	}
-	for name := range b.Tensors() {
-		for i := blocks - n; i < blocks; i++ {
-			if strings.HasPrefix(name, "blk."+strconv.Itoa(i)+".") {
-				b.Unused(name, "drafts tokens, which is not supported")
-			}
-		}
-	}
-	return n
 }

@@ -7,7 +7,6 @@ package main
 
 import (
 	"math"
-	"strconv"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -25,19 +24,12 @@ type layer struct {
 
 func build(b *recipe.Builder) {
 	m := readKeys(b)
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table, head = b.Rows("token_embd.weight", m.width, m.vocabulary), b.Weight("output.weight", m.width, m.vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", m.width, m.vocabulary)
-		head = table
-	}
+	table, head := b.TableAndHead(m.width, m.vocabulary)
 
 	b.Embedding()
 	h := b.Embed("h", table, 1)
 	for i, kvHeads := range m.kvHeads {
-		b.Layer(i)
-		l := &layer{b, m, "blk." + strconv.Itoa(i) + "."}
+		l := &layer{b, m, b.Layer(i)}
 		x := l.norm("attn_norm", h, "attn_norm", m.width)
 		if kvHeads == 0 {
 			x = l.delta(x)
@@ -59,12 +51,10 @@ func build(b *recipe.Builder) {
 
 // product multiplies by the first of the tensors that the file has, which has out rows.
 func (l *layer) product(name string, x recipe.Value, in, out int, tensors ...string) recipe.Value {
-	for _, t := range tensors[1:] {
-		if !l.HasTensor(l.blk+tensors[0]+".weight") && l.HasTensor(l.blk+t+".weight") {
-			tensors[0] = t
-		}
+	for i, t := range tensors {
+		tensors[i] = l.blk + t + ".weight"
 	}
-	return l.Linear(name, x, l.Weight(l.blk+tensors[0]+".weight", in, out), "")
+	return l.Linear(name, x, l.Weight(l.FirstTensor(tensors...), in, out), "")
 }
 
 // byHead multiplies every head by a matrix of its own.
@@ -135,11 +125,6 @@ func (l *layer) mixture(i int, x recipe.Value) recipe.Value {
 	r.Bias = l.Weight(l.blk+"exp_probs_b.bias", l.experts)
 	ids, weights := l.Route("ids", "weights", r)
 	s := l.feedForward("shared", x, "_shexp", l.shared) // first: it computes while the routed ones are read
-	stack := func(role recipe.Role, name string, in, out int) recipe.Part {
-		return recipe.Stack(role, l.blk+name+".weight", in, out)
-	}
-	y := l.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: l.Bank(i, l.experts,
-		stack(recipe.Gate, "ffn_gate_exps", l.width, l.hidden), stack(recipe.Up, "ffn_up_exps", l.width, l.hidden),
-		stack(recipe.Down, "ffn_down_exps", l.hidden, l.width))})
+	y := l.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: l.StackedBank(i, l.experts, l.width, l.hidden)})
 	return l.Add("moe", y, s)
 }

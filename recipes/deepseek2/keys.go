@@ -2,7 +2,6 @@ package main
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -32,21 +31,4 @@ func gating(b *recipe.Builder, blocks int) string {
 		b.Refuse(recipe.Unsupported, "deepseek2.expert_gating_func: expected 1 (softmax) or 2 (sigmoid), found "+strconv.Itoa(n))
 	}
 	return []string{"softmax", "sigmoid"}[n-1]
-}
-
-// drafting lists the tensors of the blocks that draft tokens as unused, and returns how many blocks those are. A file may
-// count such blocks and have none.
-func drafting(b *recipe.Builder, blocks int) int {
-	n := b.UintOr("nextn_predict_layers", 0, 0, blocks-1)
-	if n == 0 || !b.HasTensor("blk."+strconv.Itoa(blocks-n)+".nextn.eh_proj.weight") {
-		return 0
-	}
-	for name := range b.Tensors() {
-		for i := blocks - n; i < blocks; i++ {
-			if strings.HasPrefix(name, "blk."+strconv.Itoa(i)+".") {
-				b.Unused(name, "drafts tokens, which is not supported")
-			}
-		}
-	}
-	return n
 }

@@ -18,7 +18,7 @@ func main() {}
 
 func build(b *recipe.Builder) {
 	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
-	layers := blocks - drafting(b, blocks)
+	layers := b.Trunk(blocks) // the rest draft tokens
 	context := b.Uint("context_length", 1, recipe.MaxContext)
 	width := b.Uint("embedding_length", 1, recipe.MaxWidth)
 	dense := b.UintOr("leading_dense_block_count", 0, 0, layers)
@@ -42,10 +42,9 @@ func build(b *recipe.Builder) {
 	}
 	switch {
 	case rotated%2 != 0 || plainDim < 1:
-		b.Refuse(recipe.Corrupt, "deepseek2.rope.dimension_count "+strconv.Itoa(rotated)+" must be even and less than a head's "+strconv.Itoa(keyDim))
+		b.RefuseKeys(recipe.Corrupt, "must be even and less than the "+strconv.Itoa(keyDim)+" of a head", "rope.dimension_count")
 	case route.Groups > 1 && (experts%route.Groups != 0 || used > experts/route.Groups*route.GroupsUsed):
-		b.Refuse(recipe.Corrupt, "deepseek2.expert_count "+strconv.Itoa(experts)+" and expert_used_count "+strconv.Itoa(used)+
-			" do not fit expert_group_count "+strconv.Itoa(route.Groups)+" and expert_group_used_count "+strconv.Itoa(route.GroupsUsed))
+		b.RefuseKeys(recipe.Corrupt, "do not fit together", "expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
 	}
 	vocabulary := b.Vocabulary()
 	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
@@ -58,19 +57,12 @@ func build(b *recipe.Builder) {
 		m := 1 + b.Float("rope.scaling.yarn_log_multiplier", 0, 10)*math.Log(rope.Factor) // the key holds a tenth of mscale_all_dim
 		scale *= m * m
 	}
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table, head = b.Rows("token_embd.weight", width, vocabulary), b.Weight("output.weight", width, vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", width, vocabulary)
-		head = table
-	}
+	table, head := b.TableAndHead(width, vocabulary)
 
 	b.Embedding()
 	h := b.Embed("h", table, 1) // (1)
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 		linear := func(name string, x recipe.Value, tensor string, in, out int) recipe.Value {
 			return b.Linear(name, x, b.Weight(blk+tensor+".weight", in, out), "")
 		}
@@ -127,9 +119,7 @@ func build(b *recipe.Builder) {
 		ids, weights := b.Route("ids", "weights", r) // (12) to (14)
 		// The shared expert comes first: it computes while the routed ones are read.
 		s := ffn("shared", x, "_shexp", shared)
-		y := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.Bank(i, experts,
-			recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden), recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden),
-			recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden, width))})
+		y := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.StackedBank(i, experts, width, hidden)})
 		h = b.Add("h", h, b.Add("moe", y, s)) // (15)
 	}
 	b.Head()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -29,27 +28,24 @@ func readKeys(b *recipe.Builder) *model {
 	m := &model{width: b.Uint("embedding_length", 1, recipe.MaxWidth), vocabulary: b.Vocabulary(),
 		eps: b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)}
 	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
-	m.layers = blocks - drafting(b, blocks)
+	m.layers = b.Trunk(blocks) // the rest draft tokens (1.2)
 	context := b.Uint("context_length", 1, recipe.MaxContext)
 
 	m.heads = b.Uint("attention.head_count", 1, recipe.MaxCount)
 	m.headDim = b.Uint("attention.key_length", 1, recipe.MaxCount)
-	only(b, "attention.value_length", m.headDim)
-	only(b, "attention.head_count_kv", 1)
+	b.RequireOnly("attention.value_length", m.headDim)
+	b.RequireOnly("attention.head_count_kv", 1)
 	m.window = b.Uint("attention.sliding_window", 1, recipe.MaxContext)
 	m.qRank = b.Uint("attention.q_lora_rank", 1, recipe.MaxWidth)
 	m.outRank = b.Uint("attention.output_lora_rank", 1, recipe.MaxWidth)
 	m.groups = b.Uint("attention.output_group_count", 1, recipe.MaxCount)
-	if m.heads%m.groups != 0 {
-		b.Refuse(recipe.Corrupt, "deepseek4.attention.head_count "+strconv.Itoa(m.heads)+
-			" is not a multiple of attention.output_group_count "+strconv.Itoa(m.groups))
-	}
+	b.RequireMultiple("attention.head_count", m.heads, "attention.output_group_count", m.groups)
 	m.index.heads = b.Uint("attention.indexer.head_count", 1, recipe.MaxCount)
 	m.index.dim = b.Uint("attention.indexer.key_length", 1, recipe.MaxCount)
 	m.index.topK = b.Uint("attention.indexer.top_k", 1, recipe.MaxCount)
 	m.rotated = b.Uint("rope.dimension_count", 2, min(m.headDim, m.index.dim))
 	if m.rotated%2 != 0 {
-		b.Refuse(recipe.Corrupt, "deepseek4.rope.dimension_count "+strconv.Itoa(m.rotated)+" is odd")
+		b.RefuseKeys(recipe.Corrupt, "must be even", "rope.dimension_count")
 	}
 	m.plain = recipe.Rope{Rotated: m.rotated, Layout: "interleaved", Base: b.FloatOr("rope.freq_base", 10000, 1e-3, 1e12)} // (14)
 	m.scaled = b.RopeScaling(m.rotated, context)                                                                           // (15)
@@ -65,7 +61,7 @@ func readKeys(b *recipe.Builder) *model {
 	m.shared = m.hidden * b.UintOr("expert_shared_count", 1, 1, recipe.MaxCount)
 	m.weightScale = b.Float("expert_weights_scale", 1e-6, 1e6)
 	m.normalize = b.BoolOr("expert_weights_norm", true)
-	only(b, "expert_gating_func", 4) // the root of softplus
+	b.RequireOnly("expert_gating_func", 4) // the root of softplus
 	m.limits = b.LeadingFloatsOr("swiglu_clamp_exp", 10, m.layers, 0, 1e9)
 	m.sharedLimits = m.limits
 	if b.Has("swiglu_clamp_shexp") {
@@ -102,28 +98,4 @@ func compressRatios(b *recipe.Builder, layers int) []int {
 		}
 	}
 	return ratios
-}
-
-// drafting lists the tensors of the blocks that draft tokens as unused, and returns how many blocks those are. Some files
-// count such blocks and have none (specs/deepseek4.md 1.2).
-func drafting(b *recipe.Builder, blocks int) int {
-	n := b.UintOr("nextn_predict_layers", 0, 0, blocks-1)
-	if n == 0 || !b.HasTensor("blk."+strconv.Itoa(blocks-n)+".nextn.eh_proj.weight") {
-		return 0
-	}
-	for name := range b.Tensors() {
-		for i := blocks - n; i < blocks; i++ {
-			if strings.HasPrefix(name, "blk."+strconv.Itoa(i)+".") {
-				b.Unused(name, "drafts tokens, which is not supported")
-			}
-		}
-	}
-	return n
-}
-
-// only refuses any value of a key but want, which also stands for a missing one.
-func only(b *recipe.Builder, key string, want int) {
-	if found := b.UintOr(key, want, 0, recipe.MaxCount); found != want {
-		b.Refuse(recipe.Unsupported, "key \"deepseek4."+key+"\": expected "+strconv.Itoa(want)+", found "+strconv.Itoa(found))
-	}
 }

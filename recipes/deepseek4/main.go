@@ -3,7 +3,6 @@ package main
 
 import (
 	"math"
-	"strconv"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -28,8 +27,7 @@ func build(b *recipe.Builder) {
 	b.Embedding()
 	h := b.Repeat("h", b.Embed("e", b.Rows("token_embd.weight", m.width, m.vocabulary), 1), streams) // (1) (2)
 	for i := range m.layers {
-		b.Layer(i)
-		l := &layer{b, m, i, "blk." + strconv.Itoa(i) + ".", m.plain}
+		l := &layer{b, m, i, b.Layer(i), m.plain}
 		if m.ratios[i] != 0 {
 			l.rope = m.scaled
 		}
@@ -38,9 +36,9 @@ func build(b *recipe.Builder) {
 	}
 	b.Head()
 	head := m.hyper
-	head.Fn = b.Weight(first(b, "output_hc_fn.weight", "hc_head_fn.weight"), streams*m.width, streams)
-	head.Scale = b.Weight(first(b, "output_hc_scale.weight", "hc_head_scale.weight"), 1)
-	head.Base = b.Weight(first(b, "output_hc_base.weight", "hc_head_base.weight"), streams)
+	head.Fn = b.Weight(b.FirstTensor("output_hc_fn.weight", "hc_head_fn.weight"), streams*m.width, streams)
+	head.Scale = b.Weight(b.FirstTensor("output_hc_scale.weight", "hc_head_scale.weight"), 1)
+	head.Base = b.Weight(b.FirstTensor("output_hc_base.weight", "hc_head_base.weight"), streams)
 	x := b.HCCollapse("x", h, b.HCHead("pre", h, head), streams) // (45) (46)
 	z := b.RMSNorm("norm", x, b.Weight("output_norm.weight", m.width), m.eps, 0)
 	b.Linear(recipe.Logits, z, b.Weight("output.weight", m.width, m.vocabulary), "")
@@ -80,7 +78,7 @@ func (l *layer) attention(x recipe.Value) recipe.Value {
 	qr := l.product("q_a", x, "attn_q_a", l.width, l.qRank)
 	qr = l.RMSNorm("q_low", qr, l.weight("attn_q_a_norm", l.qRank), l.eps, 0)                      // (16)
 	q := l.RMSNorm("q_norm", l.product("q_b", qr, "attn_q_b", l.qRank, all), "", l.eps, l.headDim) // (17)
-	kv := l.Linear("kv_a", x, l.Weight(first(l.Builder, l.blk+"attn_kv.weight", l.blk+"attn_kv_latent.weight",
+	kv := l.Linear("kv_a", x, l.Weight(l.FirstTensor(l.blk+"attn_kv.weight", l.blk+"attn_kv_latent.weight",
 		l.blk+"attn_kv_a_mqa.weight"), l.width, l.headDim), "")
 	kv = l.RMSNorm("kv_norm", kv, l.weight("attn_kv_a_norm", l.headDim), l.eps, 0)
 	a := recipe.Attention{Q: l.turn("q", q, l.headDim, false), K: l.turn("kv", kv, l.headDim, false), // (18) to (20)
@@ -128,15 +126,11 @@ func (l *layer) feedForward(x recipe.Value) recipe.Value {
 	if hashed {
 		r.Picks = l.TokenRow("picks", l.WeightOf(typeI32, l.blk+"ffn_gate_tid2eid.weight", l.used, l.vocabulary))
 	} else {
-		r.Bias = l.Weight(first(l.Builder, l.blk+"exp_probs_b.bias", l.blk+"exp_probs_b.weight"), l.experts)
+		r.Bias = l.Weight(l.FirstTensor(l.blk+"exp_probs_b.bias", l.blk+"exp_probs_b.weight"), l.experts)
 	}
-	ids, weights := l.Route("ids", "weights", r) // (39) to (41)
-	stack := func(role recipe.Role, name string, in, out int) recipe.Part {
-		return recipe.Stack(role, l.blk+name+".weight", in, out)
-	}
+	ids, weights := l.Route("ids", "weights", r)                                                      // (39) to (41)
 	y := l.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, GLU: clamp(l.limits[l.i]), // (42)
-		Bank: l.Bank(l.i, l.experts, stack(recipe.Gate, "ffn_gate_exps", l.width, l.hidden),
-			stack(recipe.Up, "ffn_up_exps", l.width, l.hidden), stack(recipe.Down, "ffn_down_exps", l.hidden, l.width))})
+		Bank: l.StackedBank(l.i, l.experts, l.width, l.hidden)})
 	gate := l.product("shared_gate", x, "ffn_gate_shexp", l.width, l.shared)
 	up := l.product("shared_up", x, "ffn_up_shexp", l.width, l.shared)
 	s := l.GLU("shared_hidden", gate, up, clamp(l.sharedLimits[l.i]))
@@ -151,14 +145,4 @@ func clamp(limit float64) recipe.GLU {
 		limit = 0
 	}
 	return recipe.GLU{Limit: limit}
-}
-
-// first returns the first of the names that the file has.
-func first(b *recipe.Builder, names ...string) string {
-	for _, n := range names {
-		if b.HasTensor(n) {
-			return n
-		}
-	}
-	return names[0]
 }

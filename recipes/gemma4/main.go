@@ -4,7 +4,6 @@ package main
 import (
 	"math"
 	"strconv"
-	"strings"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -53,21 +52,8 @@ func build(b *recipe.Builder) {
 	b.Describe(described)
 	global, slides := m.kind("", b.RopeScaling(0, context), 1e6), m.kind("_swa", recipe.Rope{}, 1e4) // 30
 	slides.window = b.Uint("attention.sliding_window", 1, recipe.MaxContext)
-	for name := range b.Tensors() {
-		if strings.HasPrefix(name, "v.") || strings.HasPrefix(name, "a.") || strings.HasPrefix(name, "mm.") {
-			b.Unused(name, "not of the text decoder")
-		}
-	}
-
-	// Without a head of its own, the model reuses the embedding table, which then stays in memory.
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table = b.Rows("token_embd.weight", m.width, described.Vocabulary)
-		head = b.Weight("output.weight", m.width, described.Vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", m.width, described.Vocabulary)
-		head = table
-	}
+	b.UnusedUnder("not of the text decoder", "v.", "a.", "mm.")
+	table, head := b.TableAndHead(m.width, described.Vocabulary)
 
 	b.Embedding()
 	h := b.Embed("h", table, math.Sqrt(float64(m.width))) // 1
@@ -80,13 +66,13 @@ func build(b *recipe.Builder) {
 		inputs = b.Scale("inputs", b.Add("both", own, ctx), math.Sqrt2/2) // 4
 	}
 	for i := range layers {
-		b.Layer(i)
+		blk := b.Layer(i)
 		k := &slides
 		if !sliding[i] {
 			k = &global
 			k.rope.Divisors = b.WeightRows("rope_freqs.weight", 0, k.rope.Rotated/2, k.headDim/2)
 		}
-		h = m.layer(i, k, h, inputs)
+		h = m.layer(i, k, blk, h, inputs)
 	}
 	if global.rope.Divisors == "" && b.HasTensor("rope_freqs.weight") {
 		b.Unused("rope_freqs.weight", "every layer slides")
@@ -106,15 +92,14 @@ func (m *model) kind(suffix string, rope recipe.Rope, base float64) kind {
 	rope.Base = m.FloatOr("rope.freq_base"+suffix, base, 1e-3, 1e12)
 	rope.HeadDim, rope.Rotated = dim, m.UintOr("rope.dimension_count"+suffix, dim, 2, dim)
 	if dim != value || rope.Rotated%2 != 0 {
-		m.Refuse(recipe.Unsupported, "heads of attention.key_length"+suffix+" "+strconv.Itoa(dim)+", attention.value_length"+suffix+" "+
-			strconv.Itoa(value)+" and rope.dimension_count"+suffix+" "+strconv.Itoa(rope.Rotated)+": the first two must be equal, the last even")
+		m.RefuseKeys(recipe.Unsupported, "the first two must be equal, the last even", "attention.key_length"+suffix,
+			"attention.value_length"+suffix, "rope.dimension_count"+suffix)
 	}
 	return kind{headDim: dim, rope: rope}
 }
 
 // layer writes one layer: attention, feed-forward, its own input.
-func (m *model) layer(i int, k *kind, h, inputs recipe.Value) recipe.Value {
-	blk := "blk." + strconv.Itoa(i) + "."
+func (m *model) layer(i int, k *kind, blk string, h, inputs recipe.Value) recipe.Value {
 	norm := func(name string, x recipe.Value) recipe.Value {
 		return m.RMSNorm(name, x, m.Weight(blk+name+".weight", m.width), m.eps, 0)
 	}
@@ -142,7 +127,8 @@ func (m *model) layer(i int, k *kind, h, inputs recipe.Value) recipe.Value {
 	f = matrix("ffn_down", f, m.dense[i], m.width)
 	if routed {
 		v := norm("pre_ffw_norm_2", r) // 14
-		n := m.Experts("moe", recipe.Experts{X: v, IDs: ids, Weights: weights, Bank: m.bank(i, blk), GLU: gelu,
+		n := m.Experts("moe", recipe.Experts{X: v, IDs: ids, Weights: weights, GLU: gelu,
+			Bank:  m.StackedBank(i, m.experts, m.width, m.expertHidden[i]),
 			Scale: m.Optional(blk+"ffn_down_exps.scale", m.experts)}) // 29
 		f = m.Add("branches", norm("post_ffw_norm_1", f), norm("post_ffw_norm_2", n)) // 15
 	}
@@ -192,15 +178,4 @@ func (m *model) attention(i int, k *kind, blk string, x recipe.Value) recipe.Val
 	}
 	a.Cache = k.cache // 23
 	return m.Attention("attn", a)
-}
-
-// bank declares the experts of layer i, gate and up in one tensor or in two.
-func (m *model) bank(i int, blk string) recipe.Bank {
-	f := m.expertHidden[i]
-	down := recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", f, m.width)
-	if fused := blk + "ffn_gate_up_exps.weight"; m.HasTensor(fused) {
-		return m.Bank(i, m.experts, recipe.Stack(recipe.GateUp, fused, m.width, 2*f), down)
-	}
-	return m.Bank(i, m.experts, recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", m.width, f),
-		recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", m.width, f), down)
 }

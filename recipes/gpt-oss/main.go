@@ -3,7 +3,6 @@ package main
 
 import (
 	"math"
-	"strconv"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -28,13 +27,10 @@ func build(b *recipe.Builder) {
 	used := b.Uint("expert_used_count", 1, experts)
 	hidden := b.Uint("expert_feed_forward_length", 1, recipe.MaxWidth)
 	vocabulary := b.Vocabulary()
-	switch {
-	case heads%kvHeads != 0:
-		b.Refuse(recipe.Corrupt, "gpt-oss.attention.head_count "+strconv.Itoa(heads)+
-			" is not a multiple of attention.head_count_kv "+strconv.Itoa(kvHeads))
-	case headDim != valueDim || headDim != rotated || headDim%2 != 0:
-		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(headDim)+", attention.value_length "+
-			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+": all three must be equal and even")
+	b.RequireMultiple("attention.head_count", heads, "attention.head_count_kv", kvHeads)
+	if headDim != valueDim || headDim != rotated || headDim%2 != 0 {
+		b.RefuseKeys(recipe.Unsupported, "all three must be equal and even", "attention.key_length", "attention.value_length",
+			"rope.dimension_count")
 	}
 	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
 		Experts: experts, ExpertsUsed: used})
@@ -46,8 +42,7 @@ func build(b *recipe.Builder) {
 	b.Embedding()
 	h := b.Embed("h", b.Rows("token_embd.weight", width, vocabulary), 1) // E1
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 		rope, sees := full, 0
 		if period == 0 || i%period < period-1 {
 			rope, sees = sliding, window
@@ -76,9 +71,7 @@ func build(b *recipe.Builder) {
 		logits := b.LinearExact("router", x, router, b.Weight(blk+"ffn_gate_inp.bias", experts))                        // R1
 		ids, weights := b.Route("ids", "weights", recipe.Route{Logits: logits, TopK: used, Gating: "softmax_selected"}) // R2, R3
 		m := b.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights,                                          // R4 to R7
-			Bank: b.Bank(i, experts, recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden),
-				recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden),
-				recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden, width)),
+			Bank:     b.StackedBank(i, experts, width, hidden),
 			GateBias: b.Weight(blk+"ffn_gate_exps.bias", hidden, experts),
 			UpBias:   b.Weight(blk+"ffn_up_exps.bias", hidden, experts),
 			DownBias: b.Weight(blk+"ffn_down_exps.bias", width, experts),

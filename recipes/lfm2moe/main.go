@@ -43,38 +43,23 @@ func build(b *recipe.Builder) {
 				strconv.Itoa(n)+" of block "+strconv.Itoa(i))
 		}
 	}
-	switch {
-	case headDim != valueDim || rotated%2 != 0:
-		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(headDim)+", attention.value_length "+
-			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+": keys and values must be equal, the rotation even")
-	case b.UintOr("expert_gating_func", 2, 0, recipe.MaxCount) != 2:
-		b.Refuse(recipe.Unsupported, "lfm2moe.expert_gating_func: expected 2 (sigmoid)")
-	case b.UintOr("attention.sliding_window", 0, 0, recipe.MaxContext) != 0:
-		b.Refuse(recipe.Unsupported, "lfm2moe.attention.sliding_window: expected none, the architecture has full attention")
+	if headDim != valueDim || rotated%2 != 0 {
+		b.RefuseKeys(recipe.Unsupported, "the first two must be equal, the last even", "attention.key_length",
+			"attention.value_length", "rope.dimension_count")
 	}
+	b.RequireOnly("expert_gating_func", 2)       // sigmoid
+	b.RequireOnly("attention.sliding_window", 0) // none: attention is full
 	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
 		Experts: experts, ExpertsUsed: used})
 	rope := b.RopeScaling(rotated, context) // 10
 	rope.HeadDim = headDim
-
-	// Without a head of its own, the model reuses the embedding table, which then stays in memory.
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table, head = b.Rows("token_embd.weight", width, vocabulary), b.Weight("output.weight", width, vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", width, vocabulary)
-		head = table
-	}
-	lastNorm := "token_embd_norm.weight" // despite its name, of the end
-	if !b.HasTensor(lastNorm) {
-		lastNorm = "output_norm.weight"
-	}
+	table, head := b.TableAndHead(width, vocabulary)
+	lastNorm := b.FirstTensor("token_embd_norm.weight", "output_norm.weight") // the former is of the end, despite its name
 
 	b.Embedding()
 	h := b.Embed("h", table, 1) // 1
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 		ffn := func(x recipe.Value) recipe.Value { // 17
 			gate := b.Linear("ffn_gate", x, b.Weight(blk+"ffn_gate.weight", width, denseWidth), "")
 			up := b.Linear("ffn_up", x, b.Weight(blk+"ffn_up.weight", width, denseWidth), "")
@@ -87,9 +72,7 @@ func build(b *recipe.Builder) {
 				Logits: b.LinearExact("router", x, router, ""), Bias: b.WeightOf(recipe.TypeF32, blk+"exp_probs_b.bias", experts),
 				TopK: used, Gating: "sigmoid", Normalize: true, NormFloor: 6.103515625e-5, Scale: factor})
 			return b.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, // 24
-				Bank: b.Bank(i, experts, recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden[i]),
-					recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden[i]),
-					recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden[i], width))})
+				Bank: b.StackedBank(i, experts, width, hidden[i])})
 		}
 
 		x := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), eps, 0) // 2

@@ -31,14 +31,10 @@ func build(b *recipe.Builder) {
 	hidden := b.PerLayerOr("expert_feed_forward_length", dense/used[0], layers, 1, recipe.MaxWidth)
 	shared := b.UintOr("expert_shared_feed_forward_length", dense, 1, recipe.MaxWidth)
 	vocabulary := b.Vocabulary()
-	switch {
-	case heads%kvHeads != 0:
-		b.Refuse(recipe.Corrupt, "qwen2moe.attention.head_count "+strconv.Itoa(heads)+
-			" is not a multiple of attention.head_count_kv "+strconv.Itoa(kvHeads))
-	case headDim*heads != width || keyDim != headDim || valueDim != headDim || rotated != headDim || headDim%2 != 0:
-		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(keyDim)+", attention.value_length "+
-			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+
-			": all must be embedding_length / attention.head_count, and even")
+	b.RequireMultiple("attention.head_count", heads, "attention.head_count_kv", kvHeads)
+	if headDim*heads != width || keyDim != headDim || valueDim != headDim || rotated != headDim || headDim%2 != 0 {
+		b.RefuseKeys(recipe.Unsupported, "the last three must be the first divided by the second, and even", "embedding_length",
+			"attention.head_count", "attention.key_length", "attention.value_length", "rope.dimension_count")
 	}
 	for name := range b.Tensors() {
 		if strings.HasSuffix(name, ".scale") || strings.HasSuffix(name, ".input_scale") {
@@ -53,8 +49,7 @@ func build(b *recipe.Builder) {
 	b.Embedding()
 	h := b.Embed("h", b.Rows("token_embd.weight", width, vocabulary), 1) // E2
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 
 		a := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), eps, 0) // E3
 		rows := func(kind string) []recipe.Piece {
@@ -78,7 +73,7 @@ func build(b *recipe.Builder) {
 		ids, weights := b.Route("ids", "weights", recipe.Route{ // R1 to R3; not normalised
 			Logits: b.LinearExact("router", x, router, ""), TopK: used[i], Gating: "softmax"})
 		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, // R6, R7
-			Bank: bank(b, i, blk, experts, width, hidden[i])})
+			Bank: b.StackedBank(i, experts, width, hidden[i])})
 
 		// The shared expert sees every token, times the sigmoid of one number.
 		up := b.Linear("shared_up", x, b.Weight(blk+"ffn_up_shexp.weight", width, shared), "")
@@ -92,14 +87,4 @@ func build(b *recipe.Builder) {
 	b.Head()
 	z := b.RMSNorm("norm", h, b.Weight("output_norm.weight", width), eps, 0)
 	b.Linear(recipe.Logits, z, b.Weight("output.weight", width, vocabulary), "") // E13
-}
-
-// bank declares the experts of layer i, gate and up in one tensor or in two.
-func bank(b *recipe.Builder, i int, blk string, experts, width, hidden int) recipe.Bank {
-	down := recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden, width)
-	if fused := blk + "ffn_gate_up_exps.weight"; b.HasTensor(fused) {
-		return b.Bank(i, experts, recipe.Stack(recipe.GateUp, fused, width, 2*hidden), down)
-	}
-	return b.Bank(i, experts, recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden),
-		recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden), down)
 }

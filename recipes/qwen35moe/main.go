@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -16,7 +17,7 @@ func main() {}
 
 func build(b *recipe.Builder) {
 	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
-	layers := blocks - b.UintOr("nextn_predict_layers", 0, 0, blocks-1) // the rest draft tokens
+	layers := b.Trunk(blocks) // the rest draft tokens
 	context := b.Uint("context_length", 1, recipe.MaxContext)
 	width := b.Uint("embedding_length", 1, recipe.MaxWidth)
 	heads := b.Uint("attention.head_count", 1, recipe.MaxCount)
@@ -25,7 +26,7 @@ func build(b *recipe.Builder) {
 	valueDim := b.UintOr("attention.value_length", width/heads, 1, recipe.MaxCount)
 	rotated := b.UintOr("rope.dimension_count", headDim, 0, headDim)
 	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
-	scale := b.FloatOr("attention.scale", 0, 0, 1e6) // 0 is none
+	scale := cmp.Or(b.FloatOr("attention.scale", 0, 0, 1e6), 1/math.Sqrt(float64(headDim))) // 0 is none
 	experts := b.Uint("expert_count", 1, recipe.MaxCount)
 	used := b.Uint("expert_used_count", 1, experts)
 	dense := b.UintOr("feed_forward_length", 0, 0, recipe.MaxWidth)
@@ -38,53 +39,33 @@ func build(b *recipe.Builder) {
 	valueHeads := b.Uint("ssm.time_step_rank", 1, recipe.MaxCount)
 	inner := b.Uint("ssm.inner_size", 1, recipe.MaxWidth)
 	vocabulary := b.Vocabulary()
-	recurrent := make([]bool, blocks)
 	interval := b.UintOr("full_attention_interval", 4, 1, recipe.MaxLayers)
-	for i := range recurrent {
-		recurrent[i] = (i+1)%interval != 0
-	}
-	if b.Has("attention.recurrent_layers") {
-		recurrent = b.PerLayerBool("attention.recurrent_layers", blocks)
-	}
+	recurrent := b.PerLayerBoolOr("attention.recurrent_layers", blocks, func(i int) bool { return (i+1)%interval != 0 })
 	order := "tiled"
 	if !b.BoolOr("ssm.v_head_reordered", true) {
 		order = "grouped"
 	}
+	b.RequireMultiple("attention.head_count", heads, "attention.head_count_kv", kvHeads)
 	switch {
-	case kvHeads == 0 || heads%kvHeads != 0:
-		b.Refuse(recipe.Corrupt, "qwen35moe.attention.head_count "+strconv.Itoa(heads)+" is not a multiple of attention.head_count_kv "+
-			strconv.Itoa(kvHeads))
 	case headDim != valueDim || rotated%2 != 0:
-		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(headDim)+", attention.value_length "+
-			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+": keys and values must be equal, the rotation even")
+		b.RefuseKeys(recipe.Unsupported, "the first two must be equal, the last even", "attention.key_length",
+			"attention.value_length", "rope.dimension_count")
 	case valueHeads%keyHeads != 0 || inner != valueHeads*dim:
-		b.Refuse(recipe.Corrupt, "qwen35moe.ssm.inner_size "+strconv.Itoa(inner)+", state_size "+strconv.Itoa(dim)+", group_count "+
-			strconv.Itoa(keyHeads)+" and time_step_rank "+strconv.Itoa(valueHeads)+" do not fit together")
+		b.RefuseKeys(recipe.Corrupt, "do not fit together", "ssm.inner_size", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank")
 	}
 	checkSections(b, rotated/2)
 	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
 		Experts: experts, ExpertsUsed: used})
-	unused(b, layers, blocks)
+	b.UnusedUnder("drafts tokens, which is not supported", "mtp.")
+	b.UnusedUnder("sees images, which is not supported", "v.", "mm.")
 	rope := b.RopeScaling(rotated, context) // A4
 	rope.HeadDim = headDim
-	if scale == 0 {
-		scale = 1 / math.Sqrt(float64(headDim))
-	}
-
-	// Without a head of its own, the model reuses the embedding table, which then stays in memory.
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table, head = b.Rows("token_embd.weight", width, vocabulary), b.Weight("output.weight", width, vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", width, vocabulary)
-		head = table
-	}
+	table, head := b.TableAndHead(width, vocabulary)
 
 	b.Embedding()
 	h := b.Embed("h", table, 1) // T1
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 		linear := func(name string, x recipe.Value, tensor string, in, out int) recipe.Value {
 			return b.Linear(name, x, b.Weight(blk+tensor+".weight", in, out), "")
 		}
@@ -96,11 +77,8 @@ func build(b *recipe.Builder) {
 			c := linear("qkv", a, "attn_qkv", width, channels) // D1
 			z := linear("z", a, "attn_gate", width, inner)
 			bl, al := linear("b", a, "ssm_beta", width, valueHeads), linear("a", a, "ssm_alpha", width, valueHeads)
-			beta := b.Unary("beta", "sigmoid", bl) // D6
-			bias := blk + "ssm_dt.bias"
-			if !b.HasTensor(bias) {
-				bias = blk + "ssm_dt" // as older files call it
-			}
+			beta := b.Unary("beta", "sigmoid", bl)                 // D6
+			bias := b.FirstTensor(blk+"ssm_dt.bias", blk+"ssm_dt") // the latter in older files
 			dt := b.AddWeight("dt", al, b.Weight(bias, valueHeads))
 			gamma := b.MulWeight("gamma", b.Unary("dt_plus", "softplus", dt), b.Weight(blk+"ssm_a", valueHeads)) // D7
 			u := b.ShortConv("conv", c, b.Weight(blk+"ssm_conv1d.weight", taps, channels),                       // D2, D3
@@ -136,9 +114,22 @@ func build(b *recipe.Builder) {
 		s = linear("shared_down", s, "ffn_down_shexp", shared, width) // M3
 		g := b.LinearExact("shared_logit", x, b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp_shexp.weight", width, 1), "")
 		s = b.Mul("shared", s, b.Unary("shared_weight", "sigmoid", g))
-		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: bank(b, i, blk, experts, width, hidden)}) // M2
-		h = b.Add("h", h, b.Add("moe", m, s))                                                                                     // M4, T7
+		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.StackedBank(i, experts, width, hidden)}) // M2
+		h = b.Add("h", h, b.Add("moe", m, s))                                                                                      // M4, T7
 	}
 	b.Head()
 	b.Linear(recipe.Logits, b.RMSNorm("norm", h, b.Weight("output_norm.weight", width), eps, 0), head, "") // T8
+}
+
+// checkSections refuses files in which some pair of a text would not turn with the token's position (A4): the fourth
+// axis, which takes what the other three leave, stands still.
+func checkSections(b *recipe.Builder, pairs int) {
+	s := b.PerLayer("rope.dimension_sections", 4, 0, recipe.MaxCount)
+	total := s[0] + s[1] + s[2] + s[3]
+	for j := range pairs {
+		if total == 0 || j%total >= 3*s[j%total%3] {
+			b.Refuse(recipe.Unsupported, "qwen35moe.rope.dimension_sections: no section of time, height or width covers pair "+
+				strconv.Itoa(j)+" of "+strconv.Itoa(pairs))
+		}
+	}
 }

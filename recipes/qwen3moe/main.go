@@ -28,13 +28,10 @@ func build(b *recipe.Builder) {
 	hidden := b.PerLayerOr("expert_feed_forward_length", b.UintOr("feed_forward_length", 0, 0, recipe.MaxWidth)/used[0],
 		layers, 1, recipe.MaxWidth)
 	vocabulary := b.Vocabulary()
-	switch {
-	case heads%kvHeads != 0:
-		b.Refuse(recipe.Corrupt, "qwen3moe.attention.head_count "+strconv.Itoa(heads)+
-			" is not a multiple of attention.head_count_kv "+strconv.Itoa(kvHeads))
-	case headDim != valueDim || headDim != rotated || headDim%2 != 0:
-		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(headDim)+", attention.value_length "+
-			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+": all three must be equal and even")
+	b.RequireMultiple("attention.head_count", heads, "attention.head_count_kv", kvHeads)
+	if headDim != valueDim || headDim != rotated || headDim%2 != 0 {
+		b.RefuseKeys(recipe.Unsupported, "all three must be equal and even", "attention.key_length", "attention.value_length",
+			"rope.dimension_count")
 	}
 	for name := range b.Tensors() {
 		if strings.HasSuffix(name, ".scale") || strings.HasSuffix(name, ".input_scale") {
@@ -45,21 +42,12 @@ func build(b *recipe.Builder) {
 		Experts: experts, ExpertsUsed: used[0]})
 	rope := b.RopeScaling(rotated, context) // E6
 	rope.HeadDim = headDim
-
-	// Without a head of its own, the model reuses the embedding table, which then stays in memory.
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table, head = b.Rows("token_embd.weight", width, vocabulary), b.Weight("output.weight", width, vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", width, vocabulary)
-		head = table
-	}
+	table, head := b.TableAndHead(width, vocabulary)
 
 	b.Embedding()
 	h := b.Embed("h", table, 1) // E2
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 
 		a := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), eps, 0) // E3
 		rows := func(kind string) []recipe.Piece {
@@ -86,20 +74,10 @@ func build(b *recipe.Builder) {
 		ids, weights := b.Route("ids", "weights", recipe.Route{ // R1 to R5
 			Logits: b.LinearExact("router", x, router, ""), TopK: used[i], Gating: "softmax", Normalize: true})
 		m := b.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, // R6, R7
-			Bank: bank(b, i, blk, experts, width, hidden[i])})
+			Bank: b.StackedBank(i, experts, width, hidden[i])})
 		h = b.Add("h", h, m) // E12
 	}
 	b.Head()
 	z := b.RMSNorm("norm", h, b.Weight("output_norm.weight", width), eps, 0)
 	b.Linear(recipe.Logits, z, head, "") // E13
-}
-
-// bank declares the experts of layer i, gate and up in one tensor or in two.
-func bank(b *recipe.Builder, i int, blk string, experts, width, hidden int) recipe.Bank {
-	down := recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden, width)
-	if fused := blk + "ffn_gate_up_exps.weight"; b.HasTensor(fused) {
-		return b.Bank(i, experts, recipe.Stack(recipe.GateUp, fused, width, 2*hidden), down)
-	}
-	return b.Bank(i, experts, recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden),
-		recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden), down)
 }

@@ -4,9 +4,9 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -17,7 +17,7 @@ func main() {}
 
 func build(b *recipe.Builder) {
 	blocks := b.Uint("block_count", 1, recipe.MaxLayers)
-	layers := blocks - b.UintOr("nextn_predict_layers", 0, 0, blocks-1) // the rest draft tokens
+	layers := b.Trunk(blocks) // the rest draft tokens
 	context := b.Uint("context_length", 1, recipe.MaxContext)
 	width := b.Uint("embedding_length", 1, recipe.MaxWidth)
 	heads := b.Uint("attention.head_count", 1, recipe.MaxCount)
@@ -26,7 +26,7 @@ func build(b *recipe.Builder) {
 	valueDim := b.UintOr("attention.value_length", width/heads, 1, recipe.MaxCount)
 	rotated := b.UintOr("rope.dimension_count", headDim, 0, headDim)
 	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
-	scale := b.FloatOr("attention.scale", 0, 0, 1e6) // 0 is none
+	scale := cmp.Or(b.FloatOr("attention.scale", 0, 0, 1e6), 1/math.Sqrt(float64(headDim))) // 0 is none
 	experts := b.Uint("expert_count", 1, recipe.MaxCount)
 	used := b.Uint("expert_used_count", 1, experts)
 	dense := b.UintOr("feed_forward_length", 0, 0, recipe.MaxWidth)
@@ -39,50 +39,30 @@ func build(b *recipe.Builder) {
 	valueHeads := b.Uint("ssm.time_step_rank", 1, recipe.MaxCount)
 	inner := b.Uint("ssm.inner_size", 1, recipe.MaxWidth)
 	vocabulary := b.Vocabulary()
-	recurrent := make([]bool, blocks)
 	interval := b.UintOr("full_attention_interval", 4, 1, recipe.MaxLayers)
-	for i := range recurrent {
-		recurrent[i] = (i+1)%interval != 0
-	}
-	if b.Has("attention.recurrent_layers") {
-		recurrent = b.PerLayerBool("attention.recurrent_layers", blocks)
-	}
+	recurrent := b.PerLayerBoolOr("attention.recurrent_layers", blocks, func(i int) bool { return (i+1)%interval != 0 })
+	b.RequireMultiple("attention.head_count", heads, "attention.head_count_kv", kvHeads)
 	switch {
-	case kvHeads == 0 || heads%kvHeads != 0:
-		b.Refuse(recipe.Corrupt, "qwen3next.attention.head_count "+strconv.Itoa(heads)+" is not a multiple of attention.head_count_kv "+
-			strconv.Itoa(kvHeads))
 	case headDim != valueDim || rotated%2 != 0:
-		b.Refuse(recipe.Unsupported, "heads of attention.key_length "+strconv.Itoa(headDim)+", attention.value_length "+
-			strconv.Itoa(valueDim)+" and rope.dimension_count "+strconv.Itoa(rotated)+": keys and values must be equal, the rotation even")
+		b.RefuseKeys(recipe.Unsupported, "the first two must be equal, the last even", "attention.key_length",
+			"attention.value_length", "rope.dimension_count")
 	case valueHeads%keyHeads != 0 || inner != valueHeads*dim:
-		b.Refuse(recipe.Corrupt, "qwen3next.ssm.inner_size "+strconv.Itoa(inner)+", state_size "+strconv.Itoa(dim)+", group_count "+
-			strconv.Itoa(keyHeads)+" and time_step_rank "+strconv.Itoa(valueHeads)+" do not fit together")
+		b.RefuseKeys(recipe.Corrupt, "do not fit together", "ssm.inner_size", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank")
 	case b.BoolOr("ssm.v_head_reordered", false):
-		b.Refuse(recipe.Unsupported, "qwen3next.ssm.v_head_reordered: how beta and alpha would be ordered is not known")
+		b.RefuseKeys(recipe.Unsupported, "how beta and alpha would be ordered is not known", "ssm.v_head_reordered")
 	}
 	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
 		Experts: experts, ExpertsUsed: used})
-	unused(b, layers, blocks)
+	b.UnusedUnder("drafts tokens, which is not supported", "mtp.")
+	b.UnusedUnder("sees images, which is not supported", "v.", "mm.")
 	rope := b.RopeScaling(rotated, context) // A4
 	rope.HeadDim = headDim
-	if scale == 0 {
-		scale = 1 / math.Sqrt(float64(headDim))
-	}
-
-	// Without a head of its own, the model reuses the embedding table, which then stays in memory.
-	var table, head recipe.Weight
-	if b.HasTensor("output.weight") {
-		table, head = b.Rows("token_embd.weight", width, vocabulary), b.Weight("output.weight", width, vocabulary)
-	} else {
-		table = b.Weight("token_embd.weight", width, vocabulary)
-		head = table
-	}
+	table, head := b.TableAndHead(width, vocabulary)
 
 	b.Embedding()
 	h := b.Embed("h", table, 1) // T1
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 		linear := func(name string, x recipe.Value, tensor string, in, out int) recipe.Value {
 			return b.Linear(name, x, b.Weight(blk+tensor+".weight", in, out), "")
 		}
@@ -91,9 +71,9 @@ func build(b *recipe.Builder) {
 		var y recipe.Value
 		if recurrent[i] {
 			keys, channels := keyHeads*dim, 2*keyHeads*dim+inner
-			w := projections(b, blk, width, keyHeads, valueHeads, dim)
-			c, z := b.Linear("qkv", a, w.qkv, ""), b.Linear("z", a, w.z, "") // D1
-			bl, al := b.Linear("b", a, w.beta, ""), b.Linear("a", a, w.alpha, "")
+			wQKV, wZ, wBeta, wAlpha := projections(b, blk, width, keyHeads, valueHeads, dim)
+			c, z := b.Linear("qkv", a, wQKV, ""), b.Linear("z", a, wZ, "") // D1
+			bl, al := b.Linear("b", a, wBeta, ""), b.Linear("a", a, wAlpha, "")
 			beta := b.Unary("beta", "sigmoid", bl) // D6
 			dt := b.AddWeight("dt", al, b.Weight(blk+"ssm_dt.bias", valueHeads))
 			gamma := b.MulWeight("gamma", b.Unary("dt_plus", "softplus", dt), b.Weight(blk+"ssm_a", valueHeads)) // D7
@@ -130,9 +110,39 @@ func build(b *recipe.Builder) {
 		s = linear("shared_down", s, "ffn_down_shexp", shared, width) // M3
 		g := b.LinearExact("shared_logit", x, b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp_shexp.weight", width, 1), "")
 		s = b.Mul("shared", s, b.Unary("shared_weight", "sigmoid", g))
-		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: bank(b, i, blk, experts, width, hidden)}) // M2
-		h = b.Add("h", h, b.Add("moe", m, s))                                                                                     // M4, T7
+		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.StackedBank(i, experts, width, hidden)}) // M2
+		h = b.Add("h", h, b.Add("moe", m, s))                                                                                      // M4, T7
 	}
 	b.Head()
 	b.Linear(recipe.Logits, b.RMSNorm("norm", h, b.Weight("output_norm.weight", width), eps, 0), head, "") // T8
+}
+
+// projections declares the matrices that a delta net applies to its input (5.5). Their rows lie by key head: beta and alpha
+// always, the rest in files that have one matrix for all of it, ssm_in. The convolution wants all queries, then all keys,
+// then all values.
+func projections(b *recipe.Builder, blk string, width, keyHeads, valueHeads, dim int) (qkv, z, beta, alpha recipe.Weight) {
+	shared := valueHeads / keyHeads // value heads of a key head
+	// gather joins, for every key head, rows of a group of that many; runs are first rows and counts.
+	gather := func(name, tensor string, group int, runs ...[2]int) recipe.Weight {
+		var sources []recipe.Source
+		rows := 0
+		for _, run := range runs {
+			for g := range keyHeads {
+				sources = append(sources, recipe.Source{Tensor: blk + tensor, FirstRow: g*group + run[0], Rows: run[1]})
+			}
+			rows += keyHeads * run[1]
+		}
+		return b.Join(blk+name, []int{width, rows}, sources...)
+	}
+	beta = gather("ssm_ba.beta", "ssm_ba.weight", 2*shared, [2]int{0, shared})
+	alpha = gather("ssm_ba.alpha", "ssm_ba.weight", 2*shared, [2]int{shared, shared})
+	if b.HasTensor(blk + "ssm_in.weight") {
+		group, values := 2*dim+2*shared*dim, shared*dim
+		qkv = gather("ssm_in.qkv", "ssm_in.weight", group, [2]int{0, dim}, [2]int{dim, dim}, [2]int{2 * dim, values})
+		z = gather("ssm_in.z", "ssm_in.weight", group, [2]int{2*dim + values, values})
+	} else {
+		qkv = b.Weight(blk+"attn_qkv.weight", width, 2*keyHeads*dim+valueHeads*dim)
+		z = b.Weight(blk+"attn_gate.weight", width, valueHeads*dim)
+	}
+	return qkv, z, beta, alpha
 }

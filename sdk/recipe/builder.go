@@ -89,8 +89,12 @@ const (
 // Embedding starts the first block.
 func (b *Builder) Embedding() { b.startBlock(embeddingBlock, 0, "") }
 
-// Layer starts the block of layer i. The names of its values get the prefix "l<i>.".
-func (b *Builder) Layer(i int) { b.startBlock(layerBlock, i, "l"+strconv.Itoa(i)+".") }
+// Layer starts the block of layer i. The names of its values get the prefix "l<i>."; those of its tensors have, in GGUF,
+// the prefix that it returns, "blk.<i>.".
+func (b *Builder) Layer(i int) (blk string) {
+	b.startBlock(layerBlock, i, "l"+strconv.Itoa(i)+".")
+	return tensorPrefix(i)
+}
 
 // Head starts the last block, which is computed only for the tokens whose logits are wanted. It defines [Logits].
 func (b *Builder) Head() { b.startBlock(headBlock, 0, "") }

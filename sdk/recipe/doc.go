@@ -8,15 +8,16 @@
 //
 //	func build(b *recipe.Builder) {
 //		layers, width := b.Uint("block_count", 1, recipe.MaxLayers), b.Uint("embedding_length", 1, recipe.MaxWidth)
-//		vocabulary := b.Vocabulary()
+//		table, head := b.TableAndHead(width, b.Vocabulary())
 //		b.Embedding()
-//		h := b.Embed("h", b.Rows("token_embd.weight", width, vocabulary), 1)
+//		h := b.Embed("h", table, 1)
 //		for i := range layers {
-//			b.Layer(i)
+//			blk := b.Layer(i)
+//			x := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), 1e-6, 0)
 //			// ...
 //		}
 //		b.Head()
-//		b.Linear(recipe.Logits, h, b.Weight("output.weight", width, vocabulary), "")
+//		b.Linear(recipe.Logits, h, head, "")
 //	}
 //
 // There are no errors to handle. A key or tensor that is missing, or not as the recipe needs it, ends the recipe with

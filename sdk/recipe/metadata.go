@@ -19,6 +19,7 @@ const (
 	typeFloat32 = 6
 	typeBool    = 7
 	typeString  = 8
+	typeUint64  = 10
 	typeFloat64 = 12
 	typeArray   = 0x100 // added to the type of the elements
 )
@@ -84,10 +85,9 @@ func (v value) uint(index int32, min, max int) int {
 		v.refuse("an integer", v.typeName())
 	}
 	n := v.b.host.metaInt(v.handle, index)
-	const uint64Type = 10
 	if n < int64(min) || n > int64(max) {
 		found := strconv.FormatInt(n, 10)
-		if v.elem == uint64Type {
+		if v.elem == typeUint64 {
 			found = strconv.FormatUint(uint64(n), 10)
 		}
 		v.refuse(strconv.Itoa(min)+" to "+strconv.Itoa(max), found)
@@ -182,6 +182,18 @@ func (b *Builder) PerLayerBool(key string, layers int) []bool {
 	out := make([]bool, layers)
 	for i := range out {
 		out[i] = b.host.metaInt(v.handle, min32(int32(i), v.count-1)) != 0
+	}
+	return out
+}
+
+// PerLayerBoolOr is [Builder.PerLayerBool] with a rule for a missing key.
+func (b *Builder) PerLayerBoolOr(key string, layers int, missing func(layer int) bool) []bool {
+	if b.Has(key) {
+		return b.PerLayerBool(key, layers)
+	}
+	out := make([]bool, layers)
+	for i := range out {
+		out[i] = missing(i)
 	}
 	return out
 }

@@ -38,14 +38,14 @@ func (m *model) metaFind(key string) int32 {
 }
 
 func (m *model) metaType(h int32) int32 {
-	const int64Type, uint64Type = 11, 10
+	const int64Type = 11
 	switch m.handles[h].(type) {
 	case int:
 		return int64Type
 	case []int:
 		return int64Type | typeArray
 	case uint64:
-		return uint64Type
+		return typeUint64
 	case float64:
 		return typeFloat64
 	case float32:

@@ -6,7 +6,6 @@ package main
 
 import (
 	"math"
-	"strconv"
 
 	"github.com/bigmoe/bigmoe/sdk/recipe"
 )
@@ -29,10 +28,7 @@ func build(b *recipe.Builder) {
 	used := b.Uint("expert_used_count", 1, experts)
 	hidden := b.Uint("expert_feed_forward_length", 1, recipe.MaxWidth)
 	vocabulary := b.Vocabulary()
-	if heads%kvHeads != 0 {
-		b.Refuse(recipe.Corrupt, "NAME.attention.head_count "+strconv.Itoa(heads)+
-			" is not a multiple of attention.head_count_kv "+strconv.Itoa(kvHeads))
-	}
+	b.RequireMultiple("attention.head_count", heads, "attention.head_count_kv", kvHeads)
 	b.Describe(recipe.Model{Layers: layers, Embedding: width, Vocabulary: vocabulary, ContextLength: context,
 		Experts: experts, ExpertsUsed: used})
 	rope := b.RopeScaling(headDim, context)
@@ -41,8 +37,7 @@ func build(b *recipe.Builder) {
 	b.Embedding()
 	h := b.Embed("h", b.Rows("token_embd.weight", width, vocabulary), 1)
 	for i := range layers {
-		b.Layer(i)
-		blk := "blk." + strconv.Itoa(i) + "."
+		blk := b.Layer(i)
 
 		x := b.RMSNorm("attn_norm", h, b.Weight(blk+"attn_norm.weight", width), eps, 0)
 		q := b.Linear("q", x, b.Weight(blk+"attn_q.weight", width, heads*headDim), "")
@@ -60,10 +55,7 @@ func build(b *recipe.Builder) {
 		router := b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp.weight", width, experts)
 		ids, weights := b.Route("ids", "weights", recipe.Route{
 			Logits: b.LinearExact("router", x, router, ""), TopK: used, Gating: "softmax", Normalize: true})
-		m := b.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.Bank(i, experts,
-			recipe.Stack(recipe.Gate, blk+"ffn_gate_exps.weight", width, hidden),
-			recipe.Stack(recipe.Up, blk+"ffn_up_exps.weight", width, hidden),
-			recipe.Stack(recipe.Down, blk+"ffn_down_exps.weight", hidden, width))})
+		m := b.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: b.StackedBank(i, experts, width, hidden)})
 		h = b.Add("h", h, m)
 	}
 	b.Head()
