@@ -1,5 +1,7 @@
 package recipe
 
+import "strconv"
+
 // op is one op before it is written. Operands left out at the end need no placeholder.
 type op struct {
 	kind    string
@@ -92,9 +94,12 @@ func repeat[T ~string](w *wire, field int, names []T) {
 	}
 }
 
-// Embed looks the batch's tokens up in a table and multiplies by scale.
+// Embed looks the batch's tokens up in a table and multiplies by scale, which is 1 for none.
 func (b *Builder) Embed(name string, table Weight, scale float64) Value {
 	o := &op{kind: "embed", weights: []Weight{table}}
+	if scale == 0 { // which a plan cannot tell from the default
+		b.Refuse(bug, "embedding "+strconv.Quote(name)+" has the scale 0: 1 is none")
+	}
 	if scale != 1 {
 		o.float("scale", scale)
 	}

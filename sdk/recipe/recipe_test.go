@@ -403,7 +403,9 @@ func TestWeights(t *testing.T) {
 	bad(`tensor "k" is missing`, func(b *Builder) { b.Unused("k", "") })
 	bad(`tensor "q": expected [32 16 2], found [32 16]`, func(b *Builder) { b.Bank(0, 2, Stack(Down, "q", 32, 16)) })
 	bad(`bank l0.experts has 2 tensors for 3 experts`, func(b *Builder) { b.Bank(0, 3, Part{Down, 32, 16, []string{"q", "q"}}) })
-	bad(`weight "q" is declared twice, not alike`, func(b *Builder) { b.Weight("q", 32, 16); b.Rows("q", 32, 16) })
+	bad(`weight "q" is declared twice, not alike: once read by row (Rows) and once in memory (Weight), or with two shapes; a table that is both `+
+		`embedding and head is in memory (TableAndHead)`, func(b *Builder) { b.Weight("q", 32, 16); b.Rows("q", 32, 16) })
+	bad(`embedding "h" has the scale 0: 1 is none`, func(b *Builder) { b.Embedding(); b.Embed("h", "q", 0) })
 	bad(`op add outside a block`, func(b *Builder) { b.Add("x", "y", "z") })
 
 	raw, failed := runs(m, func(b *Builder) {

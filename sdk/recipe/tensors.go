@@ -220,7 +220,8 @@ func (b *Builder) declare(name string, residency int, types []uint64, shape []in
 	w.close(start)
 	if first, again := b.declared[name]; again {
 		if n := len(*w) - before; string((*w)[first:first+n]) != string((*w)[before:]) {
-			b.Refuse(bug, "weight "+strconv.Quote(name)+" is declared twice, not alike")
+			b.Refuse(bug, "weight "+strconv.Quote(name)+" is declared twice, not alike: once read by row (Rows) and once in memory (Weight), or with "+
+				"two shapes; a table that is both embedding and head is in memory (TableAndHead)")
 		}
 		*w = (*w)[:before]
 	} else {
