@@ -26,16 +26,17 @@
 // # Memory
 //
 // BudgetBytes bounds the payload of all experts that are resident or being read, to the byte. Each class has virtual
-// slots for the whole budget; a slot gets physical memory when it is first read into and keeps it when it is freed, so
-// the steady state maps and unmaps nothing. Only when a class grows at another's expense is a free slot of the other
+// slots for the whole budget; a slot gets physical memory when it is first read into, or a little before (Config.Back),
+// and keeps it when it is freed, so the steady state maps and unmaps nothing. Only when a class grows at another's expense is a free slot of the other
 // given back, through Config.Discard, which keeps physical memory within [Layout].PhysicalBytes. That is the budget, the
 // room around the parts, and, with several classes, 2 % of spare slots, which make this rare.
 //
 // # Reads
 //
 // At most one read per expert part is under way, whoever wants it. Demands go before committed prefetches, those before
-// guesses, and what [Store.Warm] fills free room with comes last, while no batch is held; within a batch experts are read whole, in file order, parts in the order in which the compute needs them, so
-// that the first expert can be computed while the others arrive. Interrupted and short reads continue; a disk error is
+// guesses, and what [Store.Warm] fills free room with comes last, while no batch is held and none was released lately;
+// within a batch experts are read whole, in file order, parts in the order in which the compute needs them, so that the
+// first expert can be computed while the others arrive. Interrupted and short reads continue; a disk error is
 // tried three times. After that the batch has an error that names everything, the slot's error bit is set, and nothing
 // of the expert stays: the next batch reads afresh.
 //
@@ -45,7 +46,7 @@
 //
 // # Concurrency
 //
-// A Store is safe for concurrent use, a Batch is not. Acquire does not wait for its reads. It waits for another Acquire
-// or Prefetch, and, when there is no room for a single expert, for reads under way to end: those of an aborted batch or
-// of a guess make room then. If none does, other batches hold the budget, and it returns [ErrBusy].
+// A Store is safe for concurrent use, a Batch is not. Acquire does not wait for its reads. It waits for another call that
+// takes slots, and, when there is no room for a single expert, for reads under way to end: those of an aborted batch or
+// of a prefetch make room then. If none does, other batches hold the budget, and it returns [ErrBusy].
 package expert

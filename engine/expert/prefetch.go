@@ -1,0 +1,107 @@
+package expert
+
+import "github.com/bigmoe/bigmoe/sdk/fault"
+
+// Prefetch queues reads of experts that a layer will need (Committed) or may need (Guess), and returns how many it
+// queued. It records no use and never evicts what is held. A guess evicts only what the policy ranks below it. Experts
+// without room are dropped. A committed expert stays until a batch has asked for it or Cancel takes the promise back; only
+// a batch that finds no other room evicts it.
+func (s *Store) Prefetch(layer int, experts []int32, p Priority) (int, error) {
+	s.admission.Lock()
+	defer s.admission.Unlock()
+	bi, err := s.bankOf(layer)
+	if err != nil {
+		return 0, err
+	}
+	if p != Guess && p != Committed {
+		return 0, fault.Bugf("expert store: prefetch of priority %d", p)
+	}
+	s.mu.Lock()
+	bk := &s.banks[bi]
+	count := 0
+	for _, e := range experts {
+		if s.closed {
+			err = ErrClosed
+			break
+		}
+		if e < 0 || int(e) >= bk.Experts {
+			err = fault.Bugf("layer %d: expert %d of %d was prefetched", layer, e, bk.Experts)
+			break
+		}
+		if s.prefetch(bi, e, p) {
+			count++
+		}
+	}
+	s.mu.Unlock()
+	s.wakeReaders(count * len(bk.Parts))
+	return count, err
+}
+
+func (s *Store) prefetch(bi int32, expert int32, p Priority) bool {
+	bk := &s.banks[bi]
+	key := bk.firstKey + expert
+	if s.ledger.Resident(key) {
+		n := s.slotOf[key]
+		if s.slots[n].err != nil {
+			return false
+		}
+		if p == Committed {
+			s.ledger.Promise(key)
+		}
+		s.raise(n, p)
+		if s.unstarted(n) && !s.slots[n].queued {
+			s.enqueue(n)
+		}
+		return false
+	}
+	var ok bool
+	s.evicted, ok = s.ledger.Speculate(key, p == Committed, s.evicted[:0])
+	if !ok {
+		s.stats.Dropped.add(bk.bytes)
+		return false
+	}
+	for _, k := range s.evicted {
+		s.free(k)
+		s.stats.Evictions.add(s.bytesOf(k))
+	}
+	n := s.alloc(key, bi, expert)
+	s.slots[n].prio, s.slots[n].prefetched = p, true
+	s.stats.Prefetched.add(bk.bytes)
+	s.discardPending()
+	s.enqueue(n)
+	s.ledger.Release(key) // the hold of Speculate: a queued prefetch may be evicted
+	return true
+}
+
+// Cancel takes prefetches back: reads that have not started are dropped, unless a batch has joined them, and committed
+// experts lose their protection. Reads under way go on.
+func (s *Store) Cancel(layer int, experts []int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bi, err := s.bankOf(layer)
+	if err != nil {
+		return err
+	}
+	bk := &s.banks[bi]
+	for _, e := range experts {
+		if e < 0 || int(e) >= bk.Experts {
+			return fault.Bugf("layer %d: prefetch of expert %d of %d was cancelled", layer, e, bk.Experts)
+		}
+		key := bk.firstKey + e
+		if !s.ledger.Resident(key) {
+			continue
+		}
+		s.ledger.Unpromise(key)
+		n := s.slotOf[key]
+		sl := &s.slots[n]
+		if sl.prio == demand || !sl.queued {
+			continue
+		}
+		s.unqueue(n)
+		if sl.running == 0 {
+			s.ledger.Remove(key)
+			s.free(key)
+		}
+	}
+	return nil
+}
