@@ -60,8 +60,8 @@ INLINE void transpose8(__m256i v[8]) {
 // Activation bytes k..k+3 in every 32-bit lane.
 INLINE __m256i broadcast4(const uint8_t *y) { return _mm256_set1_epi32((int32_t)load_u32(y)); }
 
-// Eight rows, one token.
-INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
+// Eight rows, one token, blocks of 32.
+INLINE __m256 vec_blocks32(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
     const __m256i one = _mm256_set1_epi16(1);
     __m256 acc = _mm256_setzero_ps();
     stretch next = stretch_after(w, 8 * stride, NEAR);
@@ -132,6 +132,10 @@ INLINE __m256 vec_nvfp4(const uint8_t *w, int64_t stride, int64_t blocks, const 
         }
     }
     return acc;
+}
+
+INLINE __m256 vec32(int type, const uint8_t *w, int64_t stride, int64_t blocks, const uint8_t *act) {
+    return type == NVFP4 ? vec_nvfp4(w, stride, blocks, act) : vec_blocks32(type, w, stride, blocks, act);
 }
 
 // Eight rows of up to eight blocks, for many tokens: vector q[8*b+g] holds, row by row, codes 4g..4g+3 of block b.
@@ -545,92 +549,6 @@ INLINE void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_str
     }
 }
 
-// One token, at least as many rows as a group has.
-INLINE void matvec(int type, const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, float *out) {
-    const int group = is_k(type) ? 4 : 8;
-    for (int64_t r = 0; r < rows; r += group) {
-        int64_t at = group_start(r, group, rows);
-        const uint8_t *p = w + at * stride;
-        if (is_k45(type)) _mm_storeu_ps(out + at, vec_k45(type, p, stride, blocks, act));
-        else if (is_k(type)) _mm_storeu_ps(out + at, vec_k16(type, p, stride, blocks, act));
-        else if (type == NVFP4) _mm256_storeu_ps(out + at, vec_nvfp4(p, stride, blocks, act));
-        else _mm256_storeu_ps(out + at, vec32(type, p, stride, blocks, act));
-    }
-}
-
-// Several tokens, at most MAX_TOKENS, and at least eight rows: eight at a time are unpacked once, block by block, and
-// meet all tokens. info is as summarise32 leaves it, blocks per token.
-INLINE void matmat(int type, const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act,
-                   int64_t act_stride, int64_t tokens, const act32 *info, float *out, int64_t out_stride) {
-    const int step = is_k(type) ? 1 : 8;
-    float acc[8 * MAX_TOKENS] __attribute__((aligned(32)));
-    union { tile32 b32; tile_k k; } t;
-    for (int64_t r = 0; r < rows; r += 8) {
-        int64_t at = group_start(r, 8, rows);
-        const uint8_t *p = w + at * stride, *y = act;
-        stretch next = stretch_after(p, 8 * stride, NEAR);
-        memset(acc, 0, (size_t)tokens * 8 * sizeof(float));
-        for (int64_t b = 0; b < blocks; b += step) {
-            int n = (int)(blocks - b < step ? blocks - b : step);
-            if (is_k(type)) unpack_k(type, &t.k, p, stride, &next);
-            else unpack32(type, &t.b32, p, stride, &next, n);
-            int64_t u = 0;
-#define MUL(T)                                                                                                            \
-    for (; tokens - u >= T; u += T) {                                                                                     \
-        if (is_k(type)) mul_k(type, &t.k, y + u * act_stride, act_stride, acc + 8 * u, T);                                \
-        else mul32(type, &t.b32, n, y + u * act_stride, act_stride, info + u * blocks + b, blocks, acc + 8 * u, T);       \
-    }
-            MUL(4)
-            MUL(2)
-            MUL(1)
-#undef MUL
-            p += n * block_bytes(type);
-            y += n * (is_k(type) ? ACT_K : act_bytes(type));
-        }
-        for (int64_t u = 0; u < tokens; u++) _mm256_storeu_ps(out + u * out_stride + at, _mm256_load_ps(acc + 8 * u));
-    }
-}
-
-// Instances of one type, kept apart so that each gets the registers to itself.
-#define MATVEC(type)                                                                                                      \
-    static TARGET __attribute__((noinline)) void matvec_##type(const uint8_t *w, int64_t stride, int64_t rows,            \
-                                                               int64_t blocks, const uint8_t *act, float *out) {          \
-        matvec(type, w, stride, rows, blocks, act, out);                                                                  \
-    }
-#define QUANTISED(type)                                                                                                   \
-    MATVEC(type)                                                                                                          \
-    static TARGET __attribute__((noinline)) void matmat_##type(                                                           \
-        const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,           \
-        int64_t tokens, float *out, int64_t out_stride) {                                                                 \
-        act32 info[is_k(type) ? 1 : ACTS];                                                                                \
-        if (!is_k(type)) {                                                                                                \
-            for (int64_t u = 0; u < tokens; u++) summarise32(type, bias32(type), info + u * blocks, act + u * act_stride, blocks);      \
-        }                                                                                                                 \
-        matmat(type, w, stride, rows, blocks, act, act_stride, tokens, info, out, out_stride);                            \
-    }
-QUANTISED(Q4_0)
-QUANTISED(Q4_1)
-QUANTISED(Q5_0)
-QUANTISED(Q5_1)
-QUANTISED(Q8_0)
-QUANTISED(MXFP4)
-QUANTISED(Q4_K)
-QUANTISED(Q5_K)
-QUANTISED(Q6_K)
-QUANTISED(Q2_K)
-QUANTISED(Q3_K)
-QUANTISED(IQ4_NL)
-QUANTISED(IQ4_XS)
-QUANTISED(IQ2_XXS)
-QUANTISED(IQ2_XS)
-QUANTISED(IQ2_S)
-QUANTISED(IQ3_XXS)
-QUANTISED(IQ3_S)
-QUANTISED(IQ1_S)
-QUANTISED(IQ1_M)
-QUANTISED(TQ2_0)
-MATVEC(NVFP4)
-
 // ---- float products ----------------------------------------------------------------------------------------------
 
 INLINE __m256 floats8(int type, const uint8_t *p) {
@@ -700,47 +618,61 @@ INLINE void float_matmul(int type, const uint8_t *w, int64_t row_bytes, int64_t 
 
 // ---- entry points ------------------------------------------------------------------------------------------------
 
-#define FLOATS(type)                                                                                                          \
-    static TARGET __attribute__((noinline)) void matmul_##type(const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n,          \
-                                                               const uint8_t *x, int64_t x_stride, int64_t tokens, float *out, int64_t out_stride) { \
-        float_matmul(type, w, row_bytes, rows, n, x, x_stride, tokens, out, out_stride);                                      \
-    }
+#define ROWS 8
+#define BIAS(type) bias32(type)
+#define FEWEST(type) (type == Q8_0 ? 4 : 2)
+#include "avx_products_amd64.h"
+
+QUANTISED(Q4_0)
+QUANTISED(Q4_1)
+QUANTISED(Q5_0)
+QUANTISED(Q5_1)
+QUANTISED(Q8_0)
+QUANTISED(MXFP4)
+QUANTISED(Q4_K)
+QUANTISED(Q5_K)
+QUANTISED(Q6_K)
+QUANTISED(Q2_K)
+QUANTISED(Q3_K)
+QUANTISED(IQ4_NL)
+QUANTISED(IQ4_XS)
+QUANTISED(IQ2_XXS)
+QUANTISED(IQ2_XS)
+QUANTISED(IQ2_S)
+QUANTISED(IQ3_XXS)
+QUANTISED(IQ3_S)
+QUANTISED(IQ1_S)
+QUANTISED(IQ1_M)
+QUANTISED(TQ2_0)
+MATVEC(NVFP4)
 FLOATS(F32)
 FLOATS(F16)
 FLOATS(BF16)
 
 int kernel_avx2_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
                         int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {
-#define CASE(type)                                                                                                        \
-    case type:                                                                                                            \
-        quantised(type, (product){matvec_##type, matmat_##type, 8, type == Q8_0 ? 4 : 2}, w, row_bytes, rows, act, act_stride, tokens, out, out_stride);      \
-        return 1;
-#define FLOAT_CASE(type)                                                                \
-    case type:                                                                          \
-        matmul_##type(w, row_bytes, rows, n, act, act_stride, tokens, out, out_stride); \
-        return 1;
     switch (type) {
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q8_0)
-        CASE(MXFP4)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(Q2_K)
-        CASE(Q3_K)
-        CASE(IQ4_NL)
-        CASE(IQ4_XS)
-        CASE(IQ2_XXS)
-        CASE(IQ2_XS)
-        CASE(IQ2_S)
-        CASE(IQ3_XXS)
-        CASE(IQ3_S)
-        CASE(IQ1_S)
-        CASE(IQ1_M)
-        CASE(TQ2_0)
+        QUANTISED_CASE(Q4_0)
+        QUANTISED_CASE(Q4_1)
+        QUANTISED_CASE(Q5_0)
+        QUANTISED_CASE(Q5_1)
+        QUANTISED_CASE(Q8_0)
+        QUANTISED_CASE(MXFP4)
+        QUANTISED_CASE(Q4_K)
+        QUANTISED_CASE(Q5_K)
+        QUANTISED_CASE(Q6_K)
+        QUANTISED_CASE(Q2_K)
+        QUANTISED_CASE(Q3_K)
+        QUANTISED_CASE(IQ4_NL)
+        QUANTISED_CASE(IQ4_XS)
+        QUANTISED_CASE(IQ2_XXS)
+        QUANTISED_CASE(IQ2_XS)
+        QUANTISED_CASE(IQ2_S)
+        QUANTISED_CASE(IQ3_XXS)
+        QUANTISED_CASE(IQ3_S)
+        QUANTISED_CASE(IQ1_S)
+        QUANTISED_CASE(IQ1_M)
+        QUANTISED_CASE(TQ2_0)
     case NVFP4:
         quantised(NVFP4, (product){matvec_NVFP4, 0, INT64_MAX, 0}, w, row_bytes, rows, act, act_stride, tokens, out, out_stride);
         return 1;

@@ -429,85 +429,6 @@ INLINE512 void mul_k(int type, const tile_k *t, const uint8_t *act, int64_t act_
     }
 }
 
-// ---- quantised products ------------------------------------------------------------------------------------------
-
-// One token, at least as many rows as a group has.
-INLINE512 void matvec(int type, const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, float *out) {
-    const int group = is_k(type) ? 4 : 8;
-    for (int64_t r = 0; r < rows; r += group) {
-        int64_t at = group_start(r, group, rows);
-        const uint8_t *p = w + at * stride;
-        if (is_k45(type)) _mm_storeu_ps(out + at, vec_k45(type, p, stride, blocks, act));
-        else if (is_k(type)) _mm_storeu_ps(out + at, vec_k16(type, p, stride, blocks, act));
-        else _mm256_storeu_ps(out + at, vec32(type, p, stride, blocks, act));
-    }
-}
-
-// Several tokens, at most MAX_TOKENS, and at least sixteen rows: sixteen at a time are unpacked once, block by block, and
-// meet all tokens. info is as summarise32 leaves it, blocks per token.
-INLINE512 void matmat(int type, const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act,
-                      int64_t act_stride, int64_t tokens, const act32 *info, float *out, int64_t out_stride) {
-    const int step = is_k(type) ? 1 : 8;
-    float acc[16 * MAX_TOKENS] __attribute__((aligned(64)));
-    union { tile32 b32; tile_k k; } t;
-    for (int64_t r = 0; r < rows; r += 16) {
-        int64_t at = group_start(r, 16, rows);
-        const uint8_t *p = w + at * stride, *y = act;
-        stretch next = stretch_after(p, 16 * stride, NEAR);
-        memset(acc, 0, (size_t)tokens * 16 * sizeof(float));
-        for (int64_t b = 0; b < blocks; b += step) {
-            int n = (int)(blocks - b < step ? blocks - b : step);
-            if (is_k(type)) unpack_k(type, &t.k, p, stride, &next);
-            else unpack32(type, &t.b32, p, stride, &next, n);
-            int64_t u = 0;
-#define MUL(T)                                                                                                            \
-    for (; tokens - u >= T; u += T) {                                                                                     \
-        if (is_k(type)) mul_k(type, &t.k, y + u * act_stride, act_stride, acc + 16 * u, T);                               \
-        else mul32(type, &t.b32, n, y + u * act_stride, act_stride, info + u * blocks + b, blocks, acc + 16 * u, T);      \
-    }
-            MUL(8)
-            MUL(4)
-            MUL(2)
-            MUL(1)
-#undef MUL
-            p += n * block_bytes(type);
-            y += n * (is_k(type) ? ACT_K : act_bytes(type));
-        }
-        for (int64_t u = 0; u < tokens; u++) _mm512_storeu_ps(out + u * out_stride + at, _mm512_load_ps(acc + 16 * u));
-    }
-}
-
-// Instances of one type, kept apart so that each gets the registers to itself.
-#define QUANTISED(type)                                                                                                   \
-    static TARGET __attribute__((noinline)) void matvec_##type(const uint8_t *w, int64_t stride, int64_t rows,            \
-                                                               int64_t blocks, const uint8_t *act, float *out) {          \
-        matvec(type, w, stride, rows, blocks, act, out);                                                                  \
-    }                                                                                                                     \
-    static TARGET __attribute__((noinline)) void matmat_##type(                                                           \
-        const uint8_t *w, int64_t stride, int64_t rows, int64_t blocks, const uint8_t *act, int64_t act_stride,           \
-        int64_t tokens, float *out, int64_t out_stride) {                                                                 \
-        act32 info[is_k(type) ? 1 : ACTS];                                                                                \
-        if (!is_k(type)) {                                                                                                \
-            for (int64_t u = 0; u < tokens; u++) {                                                                        \
-                summarise32(type, bias512(type), info + u * blocks, act + u * act_stride, blocks);                        \
-            }                                                                                                             \
-        }                                                                                                                 \
-        matmat(type, w, stride, rows, blocks, act, act_stride, tokens, info, out, out_stride);                            \
-    }
-QUANTISED(Q4_0)
-QUANTISED(Q4_1)
-QUANTISED(Q5_0)
-QUANTISED(Q5_1)
-QUANTISED(Q8_0)
-QUANTISED(MXFP4)
-QUANTISED(IQ4_NL)
-QUANTISED(Q2_K)
-QUANTISED(Q3_K)
-QUANTISED(Q4_K)
-QUANTISED(Q5_K)
-QUANTISED(Q6_K)
-QUANTISED(IQ4_XS)
-
 // ---- float products ----------------------------------------------------------------------------------------------
 
 INLINE512 __m512 floats16(int type, const uint8_t *p) {
@@ -566,43 +487,46 @@ INLINE512 void float_matmul(int type, const uint8_t *w, int64_t row_bytes, int64
     }
 }
 
-#define FLOATS(type)                                                                                                              \
-    static TARGET __attribute__((noinline)) void matmul_##type(                                                                   \
-        const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *x, int64_t x_stride, int64_t tokens,         \
-        float *out, int64_t out_stride) {                                                                                         \
-        float_matmul(type, w, row_bytes, rows, n, x, x_stride, tokens, out, out_stride);                                          \
-    }
+// ---- entry points ------------------------------------------------------------------------------------------------
+
+#define ROWS 16
+#define BIAS(type) bias512(type)
+#define FEWEST(type) (is_k(type) ? 3 : 2)
+#include "avx_products_amd64.h"
+
+QUANTISED(Q4_0)
+QUANTISED(Q4_1)
+QUANTISED(Q5_0)
+QUANTISED(Q5_1)
+QUANTISED(Q8_0)
+QUANTISED(MXFP4)
+QUANTISED(IQ4_NL)
+QUANTISED(Q2_K)
+QUANTISED(Q3_K)
+QUANTISED(Q4_K)
+QUANTISED(Q5_K)
+QUANTISED(Q6_K)
+QUANTISED(IQ4_XS)
 FLOATS(F32)
 FLOATS(F16)
 FLOATS(BF16)
 
-// ---- entry points ------------------------------------------------------------------------------------------------
-
 int kernel_avx512_matmul(uint32_t type, const uint8_t *w, int64_t row_bytes, int64_t rows, int64_t n, const uint8_t *act,
                          int64_t act_stride, int64_t tokens, float *out, int64_t out_stride) {
-#define CASE(type)                                                                                                        \
-    case type:                                                                                                            \
-        quantised(type, (product){matvec_##type, matmat_##type, 16, is_k(type) ? 3 : 2}, w, row_bytes, rows, act,         \
-                  act_stride, tokens, out, out_stride);                                                                   \
-        return 1;
-#define FLOAT_CASE(type)                                                                \
-    case type:                                                                          \
-        matmul_##type(w, row_bytes, rows, n, act, act_stride, tokens, out, out_stride); \
-        return 1;
     switch (type) {
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q8_0)
-        CASE(MXFP4)
-        CASE(IQ4_NL)
-        CASE(Q2_K)
-        CASE(Q3_K)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_XS)
+        QUANTISED_CASE(Q4_0)
+        QUANTISED_CASE(Q4_1)
+        QUANTISED_CASE(Q5_0)
+        QUANTISED_CASE(Q5_1)
+        QUANTISED_CASE(Q8_0)
+        QUANTISED_CASE(MXFP4)
+        QUANTISED_CASE(IQ4_NL)
+        QUANTISED_CASE(Q2_K)
+        QUANTISED_CASE(Q3_K)
+        QUANTISED_CASE(Q4_K)
+        QUANTISED_CASE(Q5_K)
+        QUANTISED_CASE(Q6_K)
+        QUANTISED_CASE(IQ4_XS)
         FLOAT_CASE(F32)
         FLOAT_CASE(F16)
         FLOAT_CASE(BF16)
