@@ -52,10 +52,11 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 	}
 	bk := &s.banks[bi]
 	for _, e := range experts {
-		if e < 0 || int(e) >= bk.Experts {
-			return fault.Bugf("layer %d: expert %d of %d was asked for", layer, e, bk.Experts)
+		key, err := bk.key(e, "expert %d of %d was asked for")
+		if err != nil {
+			return err
 		}
-		b.keys = append(b.keys, bk.firstKey+e)
+		b.keys = append(b.keys, key)
 	}
 
 	s.mu.Lock()
@@ -83,7 +84,7 @@ func (s *Store) Acquire(layer int, experts []int32, b *Batch) error {
 			n = s.slotOf[k]
 			s.hit(n, bk.bytes)
 		} else {
-			n = s.alloc(k, bi, k-bk.firstKey)
+			n = s.alloc(k, bi)
 			s.slots[n].prio = demand
 			s.stats.Misses.add(bk.bytes)
 		}

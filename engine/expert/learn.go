@@ -17,10 +17,11 @@ func (s *Store) Route(layer, k int, experts []int32) error {
 	}
 	s.picks = s.picks[:0]
 	for _, e := range experts {
-		if e < 0 || int(e) >= bk.Experts {
-			return fault.Bugf("layer %d: expert %d of %d was picked", layer, e, bk.Experts)
+		key, err := bk.key(e, "expert %d of %d was picked")
+		if err != nil {
+			return err
 		}
-		s.picks = append(s.picks, bk.firstKey+e)
+		s.picks = append(s.picks, key)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,11 +38,11 @@ func (s *Store) Expect(layer int, expert int32, rate float32) error {
 	if err != nil {
 		return err
 	}
-	bk := &s.banks[bi]
-	if expert < 0 || int(expert) >= bk.Experts {
-		return fault.Bugf("layer %d: expert %d of %d is expected", layer, expert, bk.Experts)
+	key, err := s.banks[bi].key(expert, "expert %d of %d is expected")
+	if err != nil {
+		return err
 	}
-	s.ledger.Expect(bk.firstKey+expert, rate)
+	s.ledger.Expect(key, rate)
 	return nil
 }
 

@@ -24,11 +24,11 @@ func (s *Store) Prefetch(layer int, experts []int32, p Priority) (int, error) {
 			err = ErrClosed
 			break
 		}
-		if e < 0 || int(e) >= bk.Experts {
-			err = fault.Bugf("layer %d: expert %d of %d was prefetched", layer, e, bk.Experts)
+		var key int32
+		if key, err = bk.key(e, "expert %d of %d was prefetched"); err != nil {
 			break
 		}
-		if s.prefetch(bi, e, p) {
+		if s.prefetch(bi, key, p) {
 			count++
 		}
 	}
@@ -37,9 +37,8 @@ func (s *Store) Prefetch(layer int, experts []int32, p Priority) (int, error) {
 	return count, err
 }
 
-func (s *Store) prefetch(bi int32, expert int32, p Priority) bool {
+func (s *Store) prefetch(bi, key int32, p Priority) bool {
 	bk := &s.banks[bi]
-	key := bk.firstKey + expert
 	if s.ledger.Resident(key) {
 		n := s.slotOf[key]
 		if s.slots[n].err != nil {
@@ -64,7 +63,7 @@ func (s *Store) prefetch(bi int32, expert int32, p Priority) bool {
 		s.free(k)
 		s.stats.Evictions.add(s.bytesOf(k))
 	}
-	n := s.alloc(key, bi, expert)
+	n := s.alloc(key, bi)
 	s.slots[n].prio, s.slots[n].prefetched = p, true
 	s.stats.Prefetched.add(bk.bytes)
 	s.discardPending()
@@ -84,10 +83,10 @@ func (s *Store) Cancel(layer int, experts []int32) error {
 	}
 	bk := &s.banks[bi]
 	for _, e := range experts {
-		if e < 0 || int(e) >= bk.Experts {
-			return fault.Bugf("layer %d: prefetch of expert %d of %d was cancelled", layer, e, bk.Experts)
+		key, err := bk.key(e, "prefetch of expert %d of %d was cancelled")
+		if err != nil {
+			return err
 		}
-		key := bk.firstKey + e
 		if !s.ledger.Resident(key) {
 			continue
 		}

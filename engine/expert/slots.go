@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bigmoe/bigmoe/engine/vfs"
+	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
 // bank is a Bank with what the store derives from it.
@@ -13,6 +14,15 @@ type bank struct {
 	bytes    int64
 	class    int
 	partOff  [MaxParts]int64 // of each part's region in a slot
+}
+
+// key returns the key of an expert. problem says, with the expert's number and how many there are, what must not be done with one
+// that does not exist.
+func (bk *bank) key(expert int32, problem string) (int32, error) {
+	if expert < 0 || int(expert) >= bk.Experts {
+		return 0, fault.Bugf("layer %d: "+problem, bk.Layer, expert, bk.Experts)
+	}
+	return bk.firstKey + expert, nil
 }
 
 // class is the free slots of a size class, as stacks.
@@ -53,8 +63,9 @@ func (s *Store) unstarted(n int32) bool {
 }
 
 // alloc gives key a free slot and starts a new generation of its readiness word. The ledger has made the room.
-func (s *Store) alloc(key, bank, expert int32) int32 {
-	c := &s.classes[s.banks[bank].class]
+func (s *Store) alloc(key, bank int32) int32 {
+	bk := &s.banks[bank]
+	c := &s.classes[bk.class]
 	var n int32
 	if last := len(c.free) - 1; last >= 0 {
 		n, c.free = c.free[last], c.free[:last]
@@ -66,7 +77,7 @@ func (s *Store) alloc(key, bank, expert int32) int32 {
 		s.makePhysicalRoom()
 	}
 	old := &s.slots[n]
-	s.slots[n] = slot{key: key, bank: bank, expert: expert, class: old.class, gen: (old.gen + 1) & 0xffffff}
+	s.slots[n] = slot{key: key, bank: bank, expert: key - bk.firstKey, class: old.class, gen: (old.gen + 1) & 0xffffff}
 	s.slotOf[key] = n
 	atomic.StoreUint32(&s.cfg.Ready[n], s.slots[n].gen<<8)
 	return n

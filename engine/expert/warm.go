@@ -1,7 +1,5 @@
 package expert
 
-import "github.com/bigmoe/bigmoe/sdk/fault"
-
 // ID names an expert.
 type ID struct {
 	Layer  int
@@ -18,10 +16,11 @@ func (s *Store) Warm(experts []ID) error {
 		if err != nil {
 			return err
 		}
-		if bk := &s.banks[bi]; id.Expert < 0 || int(id.Expert) >= bk.Experts {
-			return fault.Bugf("layer %d: expert %d of %d was to be warmed", id.Layer, id.Expert, bk.Experts)
+		key, err := s.banks[bi].key(id.Expert, "expert %d of %d was to be warmed")
+		if err != nil {
+			return err
 		}
-		keys = append(keys, s.banks[bi].firstKey+id.Expert)
+		keys = append(keys, key)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +79,7 @@ func (s *Store) queueWarm() {
 			break
 		}
 		s.evicted, _ = s.ledger.Speculate(key, false, s.evicted[:0]) // there is room: nothing is evicted
-		n := s.alloc(key, bi, key-bk.firstKey)
+		n := s.alloc(key, bi)
 		s.slots[n].prio = warm
 		s.stats.Warmed.add(bk.bytes)
 		s.discardPending()
