@@ -20,6 +20,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/bigmoe/bigmoe/engine/vfs"
 )
 
 //go:embed bigmoe-demo.gguf
@@ -66,22 +68,7 @@ func inDir(dir string) (string, error) {
 	if whole(path) {
 		return path, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	f, err := os.CreateTemp(dir, name+".*")
-	if err != nil {
-		return "", err
-	}
-	defer os.Remove(f.Name()) // gone when the rename succeeded
-	_, err = f.Write(model)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return path, err
+	return path, vfs.Replace(path, model)
 }
 
 // whole reports whether path is the model, byte for byte.

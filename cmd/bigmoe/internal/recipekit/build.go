@@ -22,13 +22,13 @@ type Language struct {
 	suffix   string // of sources
 	compiler string
 	environ  []string
-	library  func(name string) map[string]string // files beside the source
+	beside   func(name string) map[string]string // the library: files beside the source
 	args     func(module string, sources []string) []string
 }
 
 // Languages are those that there is a template for.
 var Languages = []*Language{
-	{Name: "go", needs: "Go " + goVersion + " or later", Main: "main.go", suffix: ".go", compiler: "go", library: goLibrary,
+	{Name: "go", needs: "Go " + goVersion + " or later", Main: "main.go", suffix: ".go", compiler: "go", beside: goLibrary,
 		about: "`bigmoe` is a copy of its Go library.",
 		// Nothing of the person's own settings may change the bytes or reach for the network.
 		environ: []string{"GOOS=wasip1", "GOARCH=wasm", "GOWASM=", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off"},
@@ -36,13 +36,13 @@ var Languages = []*Language{
 			return []string{"build", "-buildmode=c-shared", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", module, "."}
 		}},
 	{Name: "c", needs: "clang with wasm-ld (Debian: clang, lld)", Main: "main.c", suffix: ".c", compiler: "clang",
-		library: func(string) map[string]string { return sdk.C() }, about: "`bigmoe.h` is all of its library.",
+		beside: func(string) map[string]string { return sdk.C() }, about: "`bigmoe.h` is all of its library.",
 		args: func(module string, sources []string) []string {
 			return append([]string{"--target=wasm32", "-nostdlib", "-Os", "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=65536",
 				"-o", module}, sources...)
 		}},
 	{Name: "rust", needs: "rustc with the target wasm32-unknown-unknown", Main: "main.rs", suffix: ".rs", compiler: "rustc",
-		library: func(string) map[string]string { return sdk.Rust() }, about: "`bigmoe.rs` is all of its library.",
+		beside: func(string) map[string]string { return sdk.Rust() }, about: "`bigmoe.rs` is all of its library.",
 		// Without mvp, modules use features that the host refuses.
 		args: func(module string, _ []string) []string {
 			return []string{"--edition=2021", "--crate-type=cdylib", "--target=wasm32-unknown-unknown", "-Copt-level=s", "-Cpanic=abort",

@@ -67,7 +67,7 @@ func New(dir string, lang *Language) error {
 		}
 		files[to] = strings.NewReplacer("NAME", name, "MAIN", lang.Main, "COMPILER", lang.needs, "LIBRARY", lang.about).Replace(string(text))
 	}
-	for path, text := range lang.library(name) {
+	for path, text := range lang.beside(name) {
 		files[path] = text
 	}
 	for path, text := range files {
