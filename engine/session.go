@@ -23,9 +23,8 @@ import (
 // that hangs; the next call works, and evaluates the text afresh. Functions given to them are called from the calling
 // goroutine; they must not call Generate, Score or Close, which would wait for themselves.
 type Session struct {
-	e       *Engine
-	tokens  []int32 // evaluated: the states cover exactly these
-	staging [][]byte
+	e      *Engine
+	tokens []int32 // evaluated: the states cover exactly these
 }
 
 // NewSession starts an empty text.
@@ -40,6 +39,14 @@ type Request struct {
 	MaxTokens int           // at most; 0 = until the text ends or the context is full
 	Sampling  sample.Params // the zero value is sample.Default(); sample.Greedy() gives the same text each time
 	IgnoreEnd bool          // go on after a token that ends the text
+}
+
+// sampling is what Sampling means.
+func (r *Request) sampling() sample.Params {
+	if reflect.ValueOf(r.Sampling).IsZero() {
+		return sample.Default()
+	}
+	return r.Sampling
 }
 
 // Token is one generated token.
@@ -134,7 +141,7 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 	if err := e.checkTokens(prompt); err != nil {
 		return nil, err
 	}
-	sampler, err := sample.New(e.suppress(req.Sampling))
+	sampler, err := sample.New(e.suppress(req.sampling()))
 	if err != nil {
 		return nil, err
 	}
@@ -210,9 +217,6 @@ func (e *Engine) checkTokens(ids []int32) error {
 // suppress bans the tokens that the model's file says must never be sampled (specs/gemma4.md section 1), unless the
 // request has an opinion of its own about them. Logits that Score shows are not touched.
 func (e *Engine) suppress(p sample.Params) sample.Params {
-	if reflect.ValueOf(p).IsZero() {
-		p = sample.Default()
-	}
 	if len(e.suppressed) == 0 {
 		return p
 	}
