@@ -385,8 +385,6 @@ func blanksAtEnd(s string) (int, bool) {
 	return n, false
 }
 
-func isLine(r rune) bool { return r == '\r' || r == '\n' }
-
 // lineRuns matches [^\n]+|[\n]+.
 func lineRuns(s string) (int, bool) {
 	n := 1
