@@ -737,14 +737,15 @@ func TestFailureWhileAnotherPartIsRead(t *testing.T) {
 	fs := errfs.Wrap(vfs.OS())
 	mem.cfg.FS, mem.cfg.Mode, mem.cfg.Readers = fs, BufferedOnly, 2
 	s := mustOpen(t, mem.cfg)
-	gate := make(chan struct{})
+	gate, started := make(chan struct{}), make(chan struct{})
 	open := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(open)
 	fs.Set(func(r errfs.Read) errfs.Fault {
 		if r.Off == m.banks[1].Parts[0].at(4).Offset {
+			close(started)
 			return errfs.Fault{Block: gate}
 		}
-		return errfs.Fault{Err: syscall.ENXIO}
+		return errfs.Fault{Block: started, Err: syscall.ENXIO} // a read that has not started would be given up
 	})
 	var b Batch
 	require.NoError(t, s.Acquire(2, []int32{4}, &b))
