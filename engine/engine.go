@@ -49,7 +49,7 @@ type Engine struct {
 	warmer    warmer
 	rowFiles  sources
 	rows      *rowReader
-	strays    sync.WaitGroup // reads of rows that nobody waits for any more
+	readers   sync.WaitGroup // of rows: the one above, and those whose read hung
 	owner     *Session       // whose text the backend's states hold
 	trimmable bool
 
@@ -57,8 +57,11 @@ type Engine struct {
 	closing    sync.Once
 	closed     error // what Close returned
 
+	// Of the evaluation in progress, kept so that a token allocates nothing.
+	input  compute.Batch
 	logits []float32
-	stall  time.Duration
+
+	stall time.Duration
 }
 
 // Sizes of this process that the budget counts, measured as resident memory of a running engine without a model.
@@ -83,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	progress := &gate{pass: cfg.Progress}
 	cfg.Progress = progress.report
-	e, err := try(ctx, new(sync.WaitGroup), func() (*Engine, error) { return open(ctx, cfg) }, func(e *Engine, err error) {
+	e, err := try(ctx, func() (*Engine, error) { return open(ctx, cfg) }, func(e *Engine, err error) {
 		if err == nil {
 			err = e.Close()
 		}
@@ -215,7 +218,7 @@ func (e *Engine) start(ctx context.Context) error {
 	if e.rowFiles, err = openSources(e.cfg.FS, e.Model, false); err != nil {
 		return err
 	}
-	e.rows = &rowReader{model: e.Model, files: e.rowFiles}
+	e.startRowReader()
 	e.sequence, err = e.device.Load(ctx, e.bound, e.layout)
 	return err
 }

@@ -181,25 +181,45 @@ func readError(rng model.Range, src *vfs.Source, off int64, err error) error {
 	return fmt.Errorf("%s: tensor %q at offset %d: %w", src.Name(), rng.Tensor, off, err)
 }
 
-// readRows reads the rows of every by-row weight for a batch of tokens, for [compute.Batch.Rows].
+// readRows reads the rows of every by-row weight for a batch of tokens, for [compute.Batch.Rows]. They are valid until the next call.
 func (e *Engine) readRows(ctx context.Context, tokens []int32) ([][]byte, error) {
 	r := e.rows
-	rows, err := try(ctx, &e.strays, func() ([][]byte, error) { return r.read(tokens) }, func([][]byte, error) {})
-	if err != nil && ctx.Err() != nil {
-		e.rows = &rowReader{model: r.model, files: r.files} // the buffers are no longer ours
+	r.tokens = append(r.tokens[:0], tokens...)
+	r.ask <- struct{}{}
+	err, ok := await(ctx, r.done)
+	if !ok {
+		close(r.ask)
+		e.startRowReader()
+		return nil, ctx.Err()
 	}
-	return rows, err
+	return r.rows, err
 }
 
-// rowReader reads rows of by-row weights into buffers that it keeps.
+func (e *Engine) startRowReader() {
+	r := &rowReader{model: e.Model, files: e.rowFiles, ask: make(chan struct{}), done: make(chan error, 1)}
+	e.rows = r
+	e.readers.Go(func() {
+		for range r.ask {
+			r.done <- r.read()
+		}
+	})
+}
+
+// rowReader reads rows of by-row weights in a goroutine of its own: a read can hang, and is left alone then with all that it uses.
 type rowReader struct {
 	model *model.Model
 	files sources
-	rows  [][]byte
-	bytes [][]byte // what rows are parts of
+	ask   chan struct{} // closed when nobody asks any more
+	done  chan error    // has room, so that nobody need wait
+
+	// The goroutine's between ask and done.
+	tokens []int32
+	rows   [][]byte
+	bytes  [][]byte // what rows are parts of
 }
 
-func (r *rowReader) read(tokens []int32) ([][]byte, error) {
+// read fills rows for tokens.
+func (r *rowReader) read() error {
 	r.rows = r.rows[:0]
 	n := 0
 	for i := range r.model.Weights {
@@ -210,24 +230,24 @@ func (r *rowReader) read(tokens []int32) ([][]byte, error) {
 		if len(r.bytes) <= n {
 			r.bytes = append(r.bytes, nil)
 		}
-		size := len(tokens) * int(w.RowBytes)
+		size := len(r.tokens) * int(w.RowBytes)
 		if cap(r.bytes[n]) < size {
 			r.bytes[n] = make([]byte, size)
 		}
 		buf := r.bytes[n][:size]
 		rng := w.Ranges[0]
-		for t, id := range tokens {
+		for t, id := range r.tokens {
 			if int64(id) >= w.Rows {
-				return nil, fault.Userf("token id %d: tensor %q has %d rows", id, rng.Tensor, w.Rows)
+				return fault.Userf("token id %d: tensor %q has %d rows", id, rng.Tensor, w.Rows)
 			}
 			row := buf[int64(t)*w.RowBytes : int64(t+1)*w.RowBytes]
 			src, off := r.files[rng.Shard], rng.Offset+int64(id)*w.RowBytes
 			if err := src.ReadBuffered(row, off); err != nil {
-				return nil, readError(rng, src, off, err)
+				return readError(rng, src, off, err)
 			}
 		}
 		r.rows = append(r.rows, buf)
 		n++
 	}
-	return r.rows, nil
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 
 	"github.com/bigmoe/bigmoe/engine/gguf"
 	"github.com/bigmoe/bigmoe/engine/model"
@@ -34,7 +33,7 @@ func Inspect(ctx context.Context, cfg Config) (*Opened, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	o, err := try(ctx, new(sync.WaitGroup), func() (*Opened, error) { return inspect(ctx, &cfg) }, func(o *Opened, err error) {
+	o, err := try(ctx, func() (*Opened, error) { return inspect(ctx, &cfg) }, func(o *Opened, err error) {
 		if err == nil {
 			_ = o.Close() // nobody is there to be told
 		}

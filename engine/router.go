@@ -129,6 +129,13 @@ func (r *router) release() {
 	}
 }
 
+// begin starts an evaluation.
+func (r *router) begin() {
+	if r.store != nil {
+		r.store.Tick()
+	}
+}
+
 // finish ends an evaluation. When it failed because an expert could not be read, the store knows more than the
 // backend, which saw only a failed slot: its error is returned instead.
 func (r *router) finish(err error) error {
@@ -146,23 +153,23 @@ func (r *router) finish(err error) error {
 	return err
 }
 
-// evaluate runs one evaluation. The end of ctx ends its waits for experts.
-func (r *router) evaluate(ctx context.Context, eval func() error) error {
+// heed makes the end of ctx end all waits for experts, until the function that it returns is called. It is for a whole request, not
+// for each of its evaluations: to watch a context costs allocations.
+func (r *router) heed(ctx context.Context) (stop func()) {
 	if r.store == nil {
-		return eval()
+		return func() {}
 	}
-	r.store.Tick()
 	interrupted := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
+	unwatch := context.AfterFunc(ctx, func() {
 		r.store.Interrupt(ctx.Err())
 		close(interrupted)
 	})
-	err := r.finish(eval())
-	if !stop() {
-		<-interrupted
-		r.store.Resume()
+	return func() {
+		if !unwatch() {
+			<-interrupted // or it would interrupt the next request
+			r.store.Resume()
+		}
 	}
-	return err
 }
 
 func (r *router) stats() expert.Stats {

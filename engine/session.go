@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/bigmoe/bigmoe/engine/expert"
@@ -110,7 +109,7 @@ func (c Cost) HitRate() float64 {
 // request that cannot be meant is refused as [fault.User]: no prompt, one that fills the context, ids outside the
 // vocabulary, impossible sampling.
 func (s *Session) Generate(ctx context.Context, req Request, emit func(Token) error) (res *Result, err error) {
-	err = s.e.turns.take(ctx, func(ctx context.Context) error {
+	err = s.e.request(ctx, func(ctx context.Context) error {
 		res, err = s.generate(ctx, req, emit)
 		return err
 	})
@@ -149,8 +148,8 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 		sampler.Accept(id)
 	}
 	res := &Result{PromptTokens: len(prompt)}
-	var text strings.Builder
-	defer func() { res.Text = text.String() }()
+	stream := e.Tokenizer.Stream(false)
+	defer func() { res.Text = stream.Text() }()
 
 	// The last prompt token is always evaluated: its logits are the first thing sampled.
 	keep, err := s.rewind(ctx, prompt[:len(prompt)-1])
@@ -166,7 +165,6 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 	res.Prefill = meter.cost(len(prompt) - keep)
 
 	meter = e.meter()
-	stream := e.Tokenizer.Stream(false)
 	for {
 		id, err := sampler.Sample(logits)
 		if err != nil {
@@ -176,7 +174,6 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 		if !end {
 			sampler.Accept(id)
 			t := Token{ID: id, Text: stream.Push(id)}
-			text.WriteString(t.Text)
 			res.Tokens = append(res.Tokens, id)
 			if err := emit(t); err != nil {
 				return res, err
@@ -192,12 +189,11 @@ func (s *Session) generate(ctx context.Context, req Request, emit func(Token) er
 		}
 		if res.Stop != "" {
 			if rest := stream.Flush(); rest != "" {
-				text.WriteString(rest)
 				return res, emit(Token{ID: -1, Text: rest})
 			}
 			return res, nil
 		}
-		if err := s.eval(ctx, []int32{id}, false, logits); err != nil {
+		if err := s.eval(ctx, res.Tokens[len(res.Tokens)-1:], false, logits); err != nil {
 			return res, err
 		}
 		res.Decode = meter.cost(res.Decode.Tokens + 1)
@@ -234,7 +230,7 @@ func (e *Engine) suppress(p sample.Params) sample.Params {
 // Config.LogitRows, which a program that scores much text sets to some hundreds. The slice given to visit is only valid
 // during the call. A new session scores a text from its beginning.
 func (s *Session) Score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
-	return s.e.turns.take(ctx, func(ctx context.Context) error { return s.score(ctx, tokens, batch, visit) })
+	return s.e.request(ctx, func(ctx context.Context) error { return s.score(ctx, tokens, batch, visit) })
 }
 
 func (s *Session) score(ctx context.Context, tokens []int32, batch int, visit func(position int, logits []float32) error) error {
@@ -341,12 +337,17 @@ func (s *Session) prefill(ctx context.Context, tokens []int32, logits []float32)
 // eval runs one batch after the text so far.
 func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []float32) error {
 	e := s.e
+	if err := ctx.Err(); err != nil { // not every backend looks
+		return err
+	}
 	rows, err := e.readRows(ctx, tokens)
 	if err != nil {
 		return err
 	}
-	b := compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(), Logits: logits}
-	err = e.router.evaluate(ctx, func() error { return e.sequence.Eval(ctx, &b, e.router.host()) })
+	b := &e.input
+	*b = compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(), Logits: logits}
+	e.router.begin()
+	err = e.router.finish(e.sequence.Eval(ctx, b, e.router.host()))
 	e.stall += b.Stall
 	if err != nil {
 		// The states are undefined now: start over with the next call.

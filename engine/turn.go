@@ -61,34 +61,50 @@ func (t *turns) close() {
 	t.taken <- struct{}{}
 }
 
-// try returns what f returns. When ctx ends and f does not come back within the caller's patience, f is left alone, late is
-// called with its result whenever it comes, and strays is done then.
-func try[T any](ctx context.Context, strays *sync.WaitGroup, f func() (T, error), late func(T, error)) (T, error) {
+// request runs f in its turn; the end of f's context also ends its waits for experts.
+func (e *Engine) request(ctx context.Context, f func(context.Context) error) error {
+	return e.turns.take(ctx, func(ctx context.Context) error {
+		defer e.router.heed(ctx)()
+		return f(ctx)
+	})
+}
+
+// try returns what f returns. When ctx ends and f does not come back within the caller's patience, f is left alone, and late is
+// called with its result whenever it comes.
+func try[T any](ctx context.Context, f func() (T, error), late func(T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	done := make(chan result, 1)
-	strays.Go(func() {
+	go func() {
 		v, err := f()
 		done <- result{v, err}
-	})
+	}()
+	r, ok := await(ctx, done)
+	if !ok {
+		go func() {
+			r := <-done
+			late(r.value, r.err)
+		}()
+		return r.value, ctx.Err()
+	}
+	return r.value, r.err
+}
+
+// await receives what comes from done. When ctx ends and nothing comes within the caller's patience, it is not waited for.
+func await[T any](ctx context.Context, done <-chan T) (v T, ok bool) {
 	select {
-	case r := <-done:
-		return r.value, r.err
+	case v = <-done:
+		return v, true
 	case <-ctx.Done():
 	}
 	select {
-	case r := <-done:
-		return r.value, r.err
+	case v = <-done:
+		return v, true
 	case <-time.After(patience):
+		return v, false
 	}
-	strays.Go(func() {
-		r := <-done
-		late(r.value, r.err)
-	})
-	var none T
-	return none, ctx.Err()
 }
 
 // gate passes reports of progress on, one at a time, until it is shut.
@@ -140,7 +156,10 @@ func (e *Engine) free() error {
 	if e.router != nil && e.router.store != nil {
 		errs = append(errs, e.router.store.Close())
 	}
-	e.strays.Wait()
+	if e.rows != nil {
+		close(e.rows.ask)
+	}
+	e.readers.Wait()
 	e.rowFiles.close()
 	if e.memory != nil {
 		errs = append(errs, e.memory.Close())

@@ -39,17 +39,6 @@ func (s *sequence) Eval(ctx context.Context, b *compute.Batch, host compute.Host
 		return err
 	}
 	s.box.SetCancel(false)
-	cancelled := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		s.box.SetCancel(true)
-		s.box.Nudge()
-		close(cancelled)
-	})
-	defer func() {
-		if !stop() {
-			<-cancelled // or it would cancel the next evaluation
-		}
-	}()
 	s.doing = doing{tokens: len(b.Tokens), position: b.Position, bank: -1}
 	msg := mailbox.Message{Kind: mailbox.Eval, Tokens: uint32(len(b.Tokens)), Position: uint64(b.Position), All: b.All, Predict: b.Predict}
 	var hostErr error
@@ -178,7 +167,8 @@ func (s *sequence) during(msg *mailbox.Message) string {
 	return text
 }
 
-// ask posts msg and waits for the next message of the backend, as long as it is alive and well.
+// ask posts msg and waits for the next message of the backend, as long as it is alive and well. It tells the backend that ctx has ended
+// within a tick: a backend that sends a message sooner learns it from the answer.
 func (s *sequence) ask(ctx context.Context, msg *mailbox.Message) (mailbox.Message, error) {
 	p := s.process
 	if err := p.Dead(); err != nil {
@@ -203,6 +193,7 @@ func (s *sequence) ask(ctx context.Context, msg *mailbox.Message) (mailbox.Messa
 			return mailbox.Message{}, p.kill("no sign of life for %v during %s", p.opts.HangTimeout, s.during(msg))
 		}
 		if ctx.Err() != nil {
+			s.box.SetCancel(true)
 			if grace := min(cancelGrace, p.opts.HangTimeout); ignored+looked >= grace {
 				_ = p.kill("it did not stop within %v of being cancelled", grace)
 				return mailbox.Message{}, ctx.Err()

@@ -30,4 +30,5 @@ func checkStream(t testing.TB, tok *token.Tokenizer, ids []int32) {
 		want.WriteRune(r)
 	}
 	require.Equal(t, want.String(), got.String())
+	require.Equal(t, want.String(), s.Text())
 }
