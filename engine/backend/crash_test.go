@@ -26,12 +26,37 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
-// within fails the test when f takes longer than limit.
-func within(t *testing.T, limit time.Duration, f func()) {
+const (
+	// hang is what nothing below takes, however busy the machine is, unless it waits for what never comes.
+	hang = time.Minute
+	// patience is the HangTimeout of backends that are to run into it, and what a working one is silent for only if it gets no
+	// processor at all.
+	patience = time.Second
+)
+
+func impatient(o *Options) { o.HangTimeout = patience }
+
+// within fails the test when f hangs.
+func within(t *testing.T, f func()) {
 	t.Helper()
 	start := time.Now()
 	f()
-	require.Less(t, time.Since(start), limit)
+	require.Less(t, time.Since(start), hang)
+}
+
+// whenAtWork calls f, from another goroutine, once a backend with a model has shown a sign of life.
+func whenAtWork(ctx context.Context, p *Process, f func()) {
+	beat := p.box.Load().Heartbeat()
+	before := beat.Load()
+	go func() {
+		for beat.Load() == before {
+			if ctx.Err() != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+		f()
+	}()
 }
 
 func TestKilledInMidEval(t *testing.T) {
@@ -42,13 +67,9 @@ func TestKilledInMidEval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := h.start(t)
 			seq := h.load(t, p)
-			var killed time.Time
-			time.AfterFunc(100*time.Millisecond, func() {
-				killed = time.Now()
-				require.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
-			})
-			err := seq.Eval(t.Context(), h.batch(0, false, token), h)
-			require.Less(t, time.Since(killed), time.Second)
+			whenAtWork(t.Context(), p, func() { _ = syscall.Kill(p.PID(), syscall.SIGKILL) })
+			var err error
+			within(t, func() { err = seq.Eval(t.Context(), h.batch(0, false, token), h) })
 			require.ErrorContains(t, err, fmt.Sprintf("backend fake (process %d) died: signal: killed", p.PID()))
 			require.Equal(t, fault.Unknown, fault.KindOf(err))
 			require.Equal(t, err, p.Dead())
@@ -57,7 +78,7 @@ func TestKilledInMidEval(t *testing.T) {
 			require.NoError(t, seq.Close())
 			_, err = p.Load(t.Context(), h.model, h.layout)
 			require.Equal(t, p.Dead(), err)
-			within(t, time.Second, func() { require.NoError(t, p.Close()) })
+			within(t, func() { require.NoError(t, p.Close()) })
 
 			require.Equal(t, want, script(t, h, h.load(t, h.start(t))), "a new one works in the same memory")
 		})
@@ -69,7 +90,7 @@ func TestKilledWhileIdle(t *testing.T) {
 	p := h.start(t)
 	seq := h.load(t, p)
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTERM))
-	require.Eventually(t, func() bool { return p.Dead() != nil }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Dead() != nil }, hang, time.Millisecond)
 	require.ErrorContains(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "died: signal: terminated")
 }
 
@@ -91,16 +112,15 @@ func TestPanics(t *testing.T) {
 
 func TestHang(t *testing.T) {
 	h := newBench(t)
-	impatient := func(o *Options) { o.HangTimeout = 400 * time.Millisecond }
 	p := h.start(t, impatient)
 	seq := h.load(t, p)
-	h.delay = 900 * time.Millisecond
+	h.delay = 2 * patience
 	require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "waiting for a slow disk is no hang")
 	h.delay = 0
 
-	within(t, 3*time.Second, func() {
+	within(t, func() {
 		err := seq.Eval(t.Context(), h.batch(1, false, tokenHang), h)
-		require.ErrorContains(t, err, fmt.Sprintf("backend fake (process %d) was killed: no sign of life for 400ms during eval", p.PID()))
+		require.ErrorContains(t, err, fmt.Sprintf("backend fake (process %d) was killed: no sign of life for 1s during eval", p.PID()))
 		require.Equal(t, fault.Unknown, fault.KindOf(err))
 	})
 
@@ -108,14 +128,14 @@ func TestHang(t *testing.T) {
 		p := h.start(t, impatient)
 		seq := h.load(t, p)
 		require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP))
-		within(t, 3*time.Second, func() {
+		within(t, func() {
 			require.ErrorContains(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "no sign of life")
 		})
 	})
 	t.Run("prepare", func(t *testing.T) {
 		h.model.Options.Threads = 901
 		_, err := h.start(t, impatient).Prepare(t.Context(), h.model)
-		require.ErrorContains(t, err, "no sign of life for 400ms during prepare")
+		require.ErrorContains(t, err, "no sign of life for 1s during prepare")
 	})
 	t.Run("load", func(t *testing.T) {
 		p := h.start(t, impatient)
@@ -123,7 +143,7 @@ func TestHang(t *testing.T) {
 		h.load(t, p)
 		h.model.Options.Threads = 905
 		_, err := p.Load(t.Context(), h.model, h.layout)
-		require.ErrorContains(t, err, "no sign of life for 400ms during load")
+		require.ErrorContains(t, err, "no sign of life for 1s during load")
 	})
 }
 
@@ -138,7 +158,7 @@ func TestCancel(t *testing.T) {
 			cancel()
 		}
 	}
-	within(t, time.Second, func() {
+	within(t, func() {
 		require.Equal(t, context.Canceled, seq.Eval(ctx, h.batch(0, false, tokenRoutes), h))
 	})
 	require.Equal(t, context.Canceled, seq.Eval(ctx, h.batch(0, false, 1), h), "cancelled beforehand")
@@ -150,14 +170,15 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "works afterwards")
 
 	t.Run("deaf", func(t *testing.T) {
-		p := h.start(t, func(o *Options) { o.HangTimeout = 300 * time.Millisecond })
+		p := h.start(t, impatient)
 		seq := h.load(t, p)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		within(t, 2*time.Second, func() {
-			require.Equal(t, context.DeadlineExceeded, seq.Eval(ctx, h.batch(0, false, tokenWork), h))
+		whenAtWork(t.Context(), p, cancel)
+		within(t, func() {
+			require.Equal(t, context.Canceled, seq.Eval(ctx, h.batch(0, false, tokenWork), h))
 		})
-		require.ErrorContains(t, p.Dead(), "did not stop within 300ms of being cancelled")
+		require.ErrorContains(t, p.Dead(), "did not stop within 1s of being cancelled")
 	})
 	t.Run("load", func(t *testing.T) {
 		p := h.start(t)
@@ -276,23 +297,22 @@ func TestStartFailures(t *testing.T) {
 		"older":           {role("older"), fault.Unsupported, []string{"speaks version 0", "this program speaks version 1"}},
 		"describe exits":  {role("describe exits"), fault.Unknown, []string{"exit status 7", "gone in describe"}},
 		"describe hangs":  {role("describe hangs"), fault.Unknown, []string{"did not answer within 1s"}},
-		"describe floods": {role("describe floods"), fault.Unknown, []string{"start: its name, version and kernels are 33554432, 0 and 0 bytes long"}},
+		"describe floods": {role("describe floods"), fault.Unknown, []string{"start: its name, version and kernels are 5242880, 0 and 0 bytes long"}},
 		"newer":           {role("newer"), fault.Unsupported, []string{"speaks version 2", "this program speaks version 1"}},
 		"checksum":        {func(o *Options) { o.SHA256 = make([]byte, 32) }, fault.Corrupt, []string{"sha256 is", "expected 00000000"}},
 		"no memory":       {func(o *Options) { o.Memory = nil }, fault.Bug, []string{"no shared memory"}},
 	}
 	listed(t, slices.Collect(maps.Keys(cases)))
 	// Only a child that stays silent is to run into the time limit; the others are given more than a busy machine needs.
-	silent := []string{"silent", "deaf", "describe hangs"}
+	silent := []string{"silent", "describe hangs"}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			o := h.options("backend")
-			o.StartTimeout = time.Minute
 			if slices.Contains(silent, name) {
 				o.StartTimeout = time.Second
 			}
 			c.change(&o)
-			within(t, 2*time.Minute, func() {
+			within(t, func() {
 				_, err := Start(t.Context(), o)
 				require.Error(t, err)
 				for _, say := range c.say {
@@ -350,24 +370,24 @@ func TestNothingStaysBehind(t *testing.T) {
 		seq := h.load(t, p)
 		pid := p.PID()
 		require.NoError(t, seq.Eval(t.Context(), h.batch(0, false, 1), h))
-		within(t, closeGrace, func() { require.NoError(t, p.Close()) })
+		within(t, func() { require.NoError(t, p.Close()) })
 		require.NoError(t, p.Close())
 		require.Error(t, syscall.Kill(pid, 0))
-		require.Error(t, p.Dead())
+		require.ErrorContains(t, p.Dead(), "died: exit status 0", "by itself")
 	}
 	p := h.start(t)
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
-	require.Eventually(t, func() bool { return p.Dead() != nil }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Dead() != nil }, hang, time.Millisecond)
 	require.NoError(t, p.Close())
 
 	stopped := h.start(t)
 	require.NoError(t, syscall.Kill(stopped.PID(), syscall.SIGSTOP))
-	within(t, closeGrace+time.Second, func() { require.NoError(t, stopped.Close()) })
+	within(t, func() { require.NoError(t, stopped.Close()) })
 
 	left, err := os.ReadDir(temp)
 	require.NoError(t, err)
 	require.Empty(t, left)
-	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(hang); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			stacks := make([]byte, 1<<20)
 			t.Fatalf("%s", stacks[:runtime.Stack(stacks, true)])
@@ -386,7 +406,7 @@ func TestLogs(t *testing.T) {
 		return strings.Contains(s, `"level":"debug","message":"printed after the handshake"`) &&
 			strings.Contains(s, `"level":"debug","message":"written to descriptor 2"`) &&
 			regexp.MustCompile(`"level":"info",.*"cores":3,.*"message":"in JSON"`).MatchString(s)
-	}, 2*time.Second, 10*time.Millisecond)
+	}, hang, 10*time.Millisecond)
 	require.NoError(t, p.Close())
 	require.NotContains(t, log.String(), `"error"`, "an orderly end is no error")
 	require.NotContains(t, log.String(), `"warn"`)
@@ -414,12 +434,13 @@ func lonelyEngine() {
 	check(err)
 	seq, err := p.Load(context.Background(), h.model, h.layout)
 	check(err)
-	fmt.Println(p.PID())
-	token := int32(tokenWork)
+	say := func() { fmt.Println(p.PID()) }
 	if os.Getenv("BIGMOE_TEST_IDLE") != "" {
+		say()
 		select {}
 	}
-	check(seq.Eval(context.Background(), h.batch(0, false, token), h))
+	whenAtWork(context.Background(), p, say)
+	check(seq.Eval(context.Background(), h.batch(0, false, tokenWork), h))
 }
 
 func TestEngineKilled(t *testing.T) {
@@ -439,7 +460,6 @@ func TestEngineKilled(t *testing.T) {
 		require.NoError(t, err)
 		pid, err := strconv.Atoi(strings.TrimSpace(line))
 		require.NoError(t, err, line)
-		time.Sleep(50 * time.Millisecond)
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 		require.NoError(t, err)
 		require.Contains(t, string(maps), "memfd:bigmoe")
@@ -447,7 +467,7 @@ func TestEngineKilled(t *testing.T) {
 
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
-		require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil || state(pid) == "Z" }, time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil || state(pid) == "Z" }, hang, 5*time.Millisecond)
 		require.Empty(t, holders(id), "somebody still has the memory")
 		left, err := os.ReadDir(temp)
 		require.NoError(t, err)
@@ -463,7 +483,7 @@ func TestEngineKilledWhileStarting(t *testing.T) {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), roleEnv+"=starting engine", "TMPDIR="+temp, startedEnv+"="+started)
 	require.NoError(t, cmd.Start())
-	require.Eventually(t, func() bool { _, err := os.Stat(started); return err == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(started); return err == nil }, hang, time.Millisecond)
 	left, err := os.ReadDir(temp)
 	require.NoError(t, err)
 	require.NotEmpty(t, left)
@@ -472,7 +492,7 @@ func TestEngineKilledWhileStarting(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left, err := os.ReadDir(temp)
 		return err == nil && len(left) == 0
-	}, 10*time.Second, 5*time.Millisecond)
+	}, hang, 5*time.Millisecond)
 }
 
 // inode identifies the memfd of a process.

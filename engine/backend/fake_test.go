@@ -29,7 +29,7 @@ import (
 // The test binary is also the backend: with roleEnv set it plays a part instead of testing.
 const roleEnv = "BIGMOE_TEST_ROLE"
 
-// startedEnv names a file that the slow backend makes first.
+// startedEnv names a file that the slow backend makes first; then it is slow until its engine is gone.
 const startedEnv = "BIGMOE_TEST_STARTED"
 
 func must[T any](v T, err error) T {
@@ -63,9 +63,14 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Hour)
 	case "slow":
 		if name := os.Getenv(startedEnv); name != "" {
+			engine := os.Getppid()
 			_ = os.WriteFile(name, nil, 0o600)
+			for os.Getppid() == engine {
+				time.Sleep(time.Millisecond)
+			}
+		} else {
+			time.Sleep(300 * time.Millisecond)
 		}
-		time.Sleep(300 * time.Millisecond)
 		compute.Serve(fake{})
 	case "huge line":
 		line := bytes.Repeat([]byte("x"), 1<<20)
@@ -134,7 +139,7 @@ func (fake) Load(m *compute.Bound, region *compute.Region) (compute.Sequence, er
 	case 903:
 		panic("load exploded")
 	case 904: // slow, but alive
-		for range 20 {
+		for range 2 * patience / (50 * time.Millisecond) {
 			time.Sleep(50 * time.Millisecond)
 			region.Progress()
 		}
@@ -402,7 +407,7 @@ func (h *bench) options(role string) Options {
 	if err != nil {
 		panic(err)
 	}
-	return Options{Path: path, Env: []string{roleEnv + "=" + role}, Memory: h.memory, Log: zerolog.Nop(), StartTimeout: 20 * time.Second}
+	return Options{Path: path, Env: []string{roleEnv + "=" + role}, Memory: h.memory, Log: zerolog.Nop(), StartTimeout: hang}
 }
 
 func (h *bench) start(t testing.TB, change ...func(*Options)) *Process {

@@ -82,7 +82,7 @@ func (s *fakeSequence) misbehave(token int32, host compute.Host) error {
 			_, _ = os.Stderr.Write(line)
 		}
 	case tokenOrphan:
-		cmd := exec.Command("sleep", "20")
+		cmd := exec.Command("sleep", "100") // longer than hang
 		cmd.Stderr, cmd.Stdout = os.Stderr, os.Stdout
 		if err := cmd.Start(); err != nil {
 			return err
@@ -159,5 +159,5 @@ func (m mute) Describe() *compute.Description {
 	case "describe hangs":
 		time.Sleep(time.Hour)
 	}
-	return &compute.Description{Name: strings.Repeat("z", 32<<20)}
+	return &compute.Description{Name: strings.Repeat("z", 5<<20)}
 }

@@ -17,10 +17,11 @@ func TestRestarts(t *testing.T) {
 		require.NoError(t, r.Begin(t.Context(), crash))
 	}
 	require.GreaterOrEqual(t, time.Since(start), (1+2+4+8+16)*time.Millisecond, "pauses double")
+	r.unit = time.Minute
 	err := r.Begin(t.Context(), crash)
 	require.ErrorIs(t, err, crash)
 	require.ErrorContains(t, err, "failed 6 times in a row and is not started again for")
-	r.last = time.Now().Add(-restPauses * time.Millisecond)
+	r.last = time.Now().Add(-restPauses * time.Minute)
 	require.NoError(t, r.Begin(t.Context(), crash), "one more try after a rest")
 	require.ErrorIs(t, r.Begin(t.Context(), crash), crash)
 	r.Worked()
