@@ -124,6 +124,33 @@ func TestArchitectureBudgets(t *testing.T) {
 	})
 }
 
+// TestArchitectureOverlap: what a layer computes while its experts are read is what stands before them in the plan, so nothing
+// that could stand there comes after them, such as a shared expert.
+func TestArchitectureOverlap(t *testing.T) {
+	arithmetic(t)
+	eachArchitecture(t, func(t *testing.T, a architecture) {
+		path, _ := a.model(t)
+		o, err := engine.Inspect(t.Context(), engine.Config{Model: path, Recipes: builtin{}})
+		require.NoError(t, err)
+		defer o.File.Close()
+		routed := 0
+		for _, b := range o.Plan.Blocks {
+			var after []string // values made from the experts'
+			for _, op := range b.Ops {
+				fromExperts := op.Kind == "experts" || slices.ContainsFunc(op.In, func(in string) bool { return slices.Contains(after, in) })
+				require.True(t, fromExperts || len(after) == 0, "layer %d: %s %v does not wait for the experts before it", b.Layer, op.Kind, op.Out)
+				if fromExperts {
+					after = append(after, op.Out...)
+				}
+				if op.Kind == "experts" {
+					routed++
+				}
+			}
+		}
+		require.Len(t, o.Plan.Banks, routed)
+	})
+}
+
 // TestArchitectureIdentity is the first law for every architecture: threads, processes, readers, and the size and policy
 // of the expert cache change no bit of what a model computes. [TestIdentity] has more variants.
 func TestArchitectureIdentity(t *testing.T) {

@@ -101,7 +101,7 @@ func TestDeepseek4Variants(t *testing.T) {
 		same(t, func(e *edited) {
 			for _, key := range []string{"attention.compress_ratios", "attention.compress_rope_freq_base", "attention.head_count_kv", "hash_layer_count",
 				"rope.freq_base", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "expert_shared_count", "expert_weights_norm",
-				"expert_gating_func", "hyper_connection.count", "hyper_connection.sinkhorn_iterations", "hyper_connection.epsilon"} {
+				"expert_gating_func", "attention.output_group_count", "attention.output_lora_rank", "hyper_connection.count", "hyper_connection.sinkhorn_iterations", "hyper_connection.epsilon"} {
 				e.keys[prefix+key] = nil
 			}
 		})
@@ -145,6 +145,8 @@ func TestDeepseek4Variants(t *testing.T) {
 		{"other ratio", map[string]any{"attention.compress_ratios": []int64{0, 4, 64, 4, 128, 4}}, fault.Unsupported, "expected 0, 4 or 128, found 64"},
 		{"few ratios", map[string]any{"attention.compress_ratios": []int64{0, 4, 128}}, fault.Corrupt, "one for each of 6 layers"},
 		{"gating", map[string]any{"expert_gating_func": 2}, fault.Unsupported, "expert_gating_func\": expected 4, found 2"},
+		{"groups of experts", map[string]any{"expert_group_count": 8}, fault.Unsupported, "expert_group_count\": expected 0, found 8"},
+		{"dense layers", map[string]any{"leading_dense_block_count": 1}, fault.Unsupported, "leading_dense_block_count\": expected 0, found 1"},
 		{"kv heads", map[string]any{"attention.head_count_kv": 2}, fault.Unsupported, "head_count_kv\": expected 1, found 2"},
 		{"values", map[string]any{"attention.value_length": 64}, fault.Unsupported, "value_length\": expected 96, found 64"},
 		{"groups", map[string]any{"attention.output_group_count": 3}, fault.Corrupt, "not a multiple of attention.output_group_count 3"},

@@ -83,6 +83,7 @@ func TestLFM2MoERefused(t *testing.T) {
 		{"all attention", func(e *edited) { e.keys["lfm2moe.attention.head_count_kv"] = 2 }, fault.Corrupt, `"blk.0.attn_q.weight" is missing`},
 		{"no bias", func(e *edited) { e.remove("blk.3.exp_probs_b.bias") }, fault.Corrupt, `"blk.3.exp_probs_b.bias" is missing`},
 		{"no norm", func(e *edited) { e.remove("token_embd_norm.weight") }, fault.Corrupt, `"token_embd_norm.weight" is missing`},
+		{"nothing turns", func(e *edited) { e.keys["lfm2moe.rope.dimension_count"] = 0 }, fault.Corrupt, "found 0"},
 		{"odd rotation", func(e *edited) { e.keys["lfm2moe.rope.dimension_count"] = 7 }, fault.Unsupported, "rope.dimension_count 7"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

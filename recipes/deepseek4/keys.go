@@ -37,9 +37,10 @@ func readKeys(b *recipe.Builder) *model {
 	b.RequireOnly("attention.head_count_kv", 1)
 	m.window = b.Uint("attention.sliding_window", 1, recipe.MaxContext)
 	m.qRank = b.Uint("attention.q_lora_rank", 1, recipe.MaxWidth)
-	m.outRank = b.Uint("attention.output_lora_rank", 1, recipe.MaxWidth)
-	m.groups = b.Uint("attention.output_group_count", 1, recipe.MaxCount)
+	const a, o, fn = "blk.0.attn_output_a.weight", "blk.0.attn_output_b.weight", "blk.0.hc_attn_fn.weight" // say what keys leave out
+	m.groups = b.UintOr("attention.output_group_count", m.heads*m.headDim/b.Dim(a, 0, recipe.MaxWidth), 1, recipe.MaxCount)
 	b.RequireMultiple("attention.head_count", m.heads, "attention.output_group_count", m.groups)
+	m.outRank = b.UintOr("attention.output_lora_rank", b.Dim(o, 0, recipe.MaxWidth)/m.groups, 1, recipe.MaxWidth)
 	m.index.heads = b.Uint("attention.indexer.head_count", 1, recipe.MaxCount)
 	m.index.dim = b.Uint("attention.indexer.key_length", 1, recipe.MaxCount)
 	m.index.topK = b.Uint("attention.indexer.top_k", 1, recipe.MaxCount)
@@ -62,12 +63,14 @@ func readKeys(b *recipe.Builder) *model {
 	m.weightScale = b.Float("expert_weights_scale", 1e-6, 1e6)
 	m.normalize = b.BoolOr("expert_weights_norm", true)
 	b.RequireOnly("expert_gating_func", 4) // the root of softplus
+	b.RequireOnly("expert_group_count", 0)
+	b.RequireOnly("leading_dense_block_count", 0)
 	m.limits = b.LeadingFloatsOr("swiglu_clamp_exp", 10, m.layers, 0, 1e9)
 	m.sharedLimits = m.limits
 	if b.Has("swiglu_clamp_shexp") {
 		m.sharedLimits = b.LeadingFloatsOr("swiglu_clamp_shexp", 0, m.layers, 0, 1e9)
 	}
-	m.hyper = recipe.HyperConnection{Streams: b.UintOr("hyper_connection.count", 4, 1, 64), Eps: m.eps,
+	m.hyper = recipe.HyperConnection{Streams: b.UintOr("hyper_connection.count", b.Dim(fn, 0, recipe.MaxWidth)/m.width, 1, 64), Eps: m.eps,
 		HCEps:      b.FloatOr("hyper_connection.epsilon", m.eps, 1e-20, 1),
 		Iterations: b.UintOr("hyper_connection.sinkhorn_iterations", 20, 1, 1000)}
 	b.Describe(recipe.Model{Layers: m.layers, Embedding: m.width, Vocabulary: m.vocabulary, ContextLength: context,

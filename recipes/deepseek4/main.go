@@ -128,13 +128,15 @@ func (l *layer) feedForward(x recipe.Value) recipe.Value {
 	} else {
 		r.Bias = l.Weight(l.FirstTensor(l.blk+"exp_probs_b.bias", l.blk+"exp_probs_b.weight"), l.experts)
 	}
-	ids, weights := l.Route("ids", "weights", r)                                                      // (39) to (41)
-	y := l.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, GLU: clamp(l.limits[l.i]), // (42)
-		Bank: l.StackedBank(l.i, l.experts, l.width, l.hidden)})
+	ids, weights := l.Route("ids", "weights", r) // (39) to (41)
+	// The shared expert comes first: it computes while the routed ones are read.
 	gate := l.product("shared_gate", x, "ffn_gate_shexp", l.width, l.shared)
 	up := l.product("shared_up", x, "ffn_up_shexp", l.width, l.shared)
 	s := l.GLU("shared_hidden", gate, up, clamp(l.sharedLimits[l.i]))
-	return l.Add("ffn_out", y, l.product("shared", s, "ffn_down_shexp", l.shared, l.width)) // (43) (44)
+	s = l.product("shared", s, "ffn_down_shexp", l.shared, l.width)                                   // (43)
+	y := l.Experts("moe", recipe.Experts{X: x, IDs: ids, Weights: weights, GLU: clamp(l.limits[l.i]), // (42)
+		Bank: l.StackedBank(l.i, l.experts, l.width, l.hidden)})
+	return l.Add("ffn_out", y, s) // (44)
 }
 
 const typeI32 = 26 // the file format's number of 32-bit integers

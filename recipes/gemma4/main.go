@@ -126,11 +126,11 @@ func (m *model) layer(i int, k *kind, blk string, h, inputs recipe.Value) recipe
 	f := m.GLU("ffn", matrix("ffn_gate", u, m.width, m.dense[i]), matrix("ffn_up", u, m.width, m.dense[i]), gelu)
 	f = matrix("ffn_down", f, m.dense[i], m.width)
 	if routed {
-		v := norm("pre_ffw_norm_2", r) // 14
+		v, m1 := norm("pre_ffw_norm_2", r), norm("post_ffw_norm_1", f) // 14, 12
 		n := m.Experts("moe", recipe.Experts{X: v, IDs: ids, Weights: weights, GLU: gelu,
 			Bank:  m.StackedBank(i, m.experts, m.width, m.expertHidden[i]),
 			Scale: m.Optional(blk+"ffn_down_exps.scale", m.experts)}) // 29
-		f = m.Add("branches", norm("post_ffw_norm_1", f), norm("post_ffw_norm_2", n)) // 15
+		f = m.Add("branches", m1, norm("post_ffw_norm_2", n)) // 15
 	}
 	h = m.Add("h_ffn", r, norm("post_ffw_norm", f))
 	if p := m.perLayer; p > 0 { // 17

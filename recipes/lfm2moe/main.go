@@ -22,7 +22,7 @@ func build(b *recipe.Builder) {
 	kvHeads := b.PerLayer("attention.head_count_kv", layers, 0, recipe.MaxCount) // 0: a convolution block
 	headDim := b.UintOr("attention.key_length", width/heads, 1, recipe.MaxCount)
 	valueDim := b.UintOr("attention.value_length", width/heads, 1, recipe.MaxCount)
-	rotated := b.UintOr("rope.dimension_count", headDim, 0, headDim)
+	rotated := b.UintOr("rope.dimension_count", headDim, 2, headDim)
 	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
 	taps := b.Uint("shortconv.l_cache", 2, recipe.MaxCount)
 	dense := b.UintOr("leading_dense_block_count", 0, 0, layers)

@@ -72,16 +72,18 @@ func build(b *recipe.Builder) {
 		router := b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp.weight", width, experts)
 		ids, weights := b.Route("ids", "weights", recipe.Route{ // R1 to R3; not normalised
 			Logits: b.LinearExact("router", x, router, ""), TopK: used[i], Gating: "softmax"})
-		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, // R6, R7
-			Bank: b.StackedBank(i, experts, width, hidden[i])})
 
-		// The shared expert sees every token, times the sigmoid of one number.
+		// The shared expert sees every token, times the sigmoid of one number. It comes first: it computes while the routed
+		// ones are read.
 		up := b.Linear("shared_up", x, b.Weight(blk+"ffn_up_shexp.weight", width, shared), "")
 		gate := b.Linear("shared_gate", x, b.Weight(blk+"ffn_gate_shexp.weight", width, shared), "")
 		s := b.GLU("shared_hidden", gate, up, recipe.GLU{Activation: "silu"})
 		s = b.Linear("shared_down", s, b.Weight(blk+"ffn_down_shexp.weight", shared, width), "")
 		g := b.LinearExact("shared_logit", x, b.WeightOf(recipe.TypeF32, blk+"ffn_gate_inp_shexp.weight", width, 1), "")
 		s = b.Mul("shared", s, b.Unary("shared_weight", "sigmoid", g))
+
+		m := b.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, // R6, R7
+			Bank: b.StackedBank(i, experts, width, hidden[i])})
 		h = b.Add("h", h, b.Add("moe", m, s)) // E12
 	}
 	b.Head()

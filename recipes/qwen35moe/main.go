@@ -24,7 +24,7 @@ func build(b *recipe.Builder) {
 	kvHeads := slices.Max(b.PerLayerOr("attention.head_count_kv", heads, blocks, 0, recipe.MaxCount)) // 0 where there is no attention
 	headDim := b.UintOr("attention.key_length", width/heads, 1, recipe.MaxCount)
 	valueDim := b.UintOr("attention.value_length", width/heads, 1, recipe.MaxCount)
-	rotated := b.UintOr("rope.dimension_count", headDim, 0, headDim)
+	rotated := b.UintOr("rope.dimension_count", headDim, 2, headDim)
 	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
 	scale := cmp.Or(b.FloatOr("attention.scale", 0, 0, 1e6), 1/math.Sqrt(float64(headDim))) // 0 is none
 	experts := b.Uint("expert_count", 1, recipe.MaxCount)

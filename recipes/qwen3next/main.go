@@ -24,7 +24,7 @@ func build(b *recipe.Builder) {
 	kvHeads := slices.Max(b.PerLayerOr("attention.head_count_kv", heads, blocks, 0, recipe.MaxCount)) // 0 where there is no attention
 	headDim := b.UintOr("attention.key_length", width/heads, 1, recipe.MaxCount)
 	valueDim := b.UintOr("attention.value_length", width/heads, 1, recipe.MaxCount)
-	rotated := b.UintOr("rope.dimension_count", headDim, 0, headDim)
+	rotated := b.UintOr("rope.dimension_count", headDim, 2, headDim)
 	eps := b.Float("attention.layer_norm_rms_epsilon", 1e-20, 1)
 	scale := cmp.Or(b.FloatOr("attention.scale", 0, 0, 1e6), 1/math.Sqrt(float64(headDim))) // 0 is none
 	experts := b.Uint("expert_count", 1, recipe.MaxCount)
@@ -74,8 +74,8 @@ func build(b *recipe.Builder) {
 			wQKV, wZ, wBeta, wAlpha := projections(b, blk, width, keyHeads, valueHeads, dim)
 			c, z := b.Linear("qkv", a, wQKV, ""), b.Linear("z", a, wZ, "") // D1
 			bl, al := b.Linear("b", a, wBeta, ""), b.Linear("a", a, wAlpha, "")
-			beta := b.Unary("beta", "sigmoid", bl) // D6
-			dt := b.AddWeight("dt", al, b.Weight(blk+"ssm_dt.bias", valueHeads))
+			beta := b.Unary("beta", "sigmoid", bl)                                                               // D6
+			dt := b.AddWeight("dt", al, b.Weight(b.FirstTensor(blk+"ssm_dt.bias", blk+"ssm_dt"), valueHeads))    // the latter in older files
 			gamma := b.MulWeight("gamma", b.Unary("dt_plus", "softplus", dt), b.Weight(blk+"ssm_a", valueHeads)) // D7
 			u := b.ShortConv("conv", c, b.Weight(blk+"ssm_conv1d.weight", taps, channels),                       // D2, D3
 				b.Convolution("history", (taps-1)*channels), "silu")

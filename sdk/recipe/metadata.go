@@ -279,5 +279,8 @@ func (b *Builder) RopeScaling(rotated, trainedContext int) Rope {
 	case kind == "linear" && factor != 1:
 		r.Scaling, r.Factor = kind, factor
 	}
+	if r.Magnitude == 0 { // a plan would take it for the default
+		b.RefuseKeys(Corrupt, "queries and keys would be 0", "rope.scaling.attn_factor", "rope.scaling.factor")
+	}
 	return r
 }
