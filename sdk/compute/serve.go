@@ -140,16 +140,13 @@ func (s *server) load(req *LoadRequest) error {
 	if err != nil {
 		return err
 	}
-	r := &runner{seq: seq, model: m, layout: l, region: region, box: box, end: box.Backend(), closed: make(chan struct{}),
-		rowAt: l.RowOffsets(m), rowBytes: m.RowBytes()}
-	r.ids = region.Int32s(l.Routes, int(l.MaxRoute))
-	r.weights = region.Float32s(l.Routes+4*l.MaxRoute, int(l.MaxRoute))
-	s.running = r
-	go r.run()
+	s.running = newRunner(seq, m, l, region, box)
+	go s.running.run()
 	return nil
 }
 
-// runner serves one sequence through its mailbox. It is also the [Host] of its evaluations.
+// runner serves one sequence through its mailbox. It is also the [Host] of its evaluations. It keeps what an evaluation needs, so that
+// one allocates nothing.
 type runner struct {
 	seq     Sequence
 	model   *Bound
@@ -160,10 +157,22 @@ type runner struct {
 	ids     []int32   // in the region
 	weights []float32 // in the region
 	guessed bool      // the answer to a prediction has not been taken
-	cancel  context.CancelFunc
 	closed  chan struct{}
 
+	ctx    context.Context // of evaluations, until one is cancelled
+	cancel context.CancelFunc
+	batch  Batch
+
 	rowAt, rowBytes []uint64 // of the by-row weights
+}
+
+func newRunner(seq Sequence, m *Bound, l *Layout, region *Region, box *mailbox.Mailbox) *runner {
+	r := &runner{seq: seq, model: m, layout: l, region: region, box: box, end: box.Backend(), closed: make(chan struct{}),
+		rowAt: l.RowOffsets(m), rowBytes: m.RowBytes()}
+	r.ids = region.Int32s(l.Routes, int(l.MaxRoute))
+	r.weights = region.Float32s(l.Routes+4*l.MaxRoute, int(l.MaxRoute))
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
 }
 
 // run has no recover: a panic ends the process, and the engine reports it with the trace.
@@ -217,20 +226,22 @@ func (r *runner) eval(msg *mailbox.Message) error {
 	if n == 0 || n > int(o.Batch) || rows > int(o.LogitRows) {
 		return fault.Bugf("batch of %d tokens and %d rows of logits, the layout has room for %d and %d", n, rows, o.Batch, o.LogitRows)
 	}
-	b := &Batch{
+	b := &r.batch
+	*b = Batch{
 		Tokens:   r.region.Int32s(r.layout.Tokens, n),
 		Position: int(msg.Position),
 		All:      msg.All,
 		Predict:  msg.Predict,
 		Logits:   r.region.Float32s(r.layout.Logits, rows*int(r.model.Plan.Model.Vocabulary)),
+		Rows:     b.Rows[:0],
 	}
 	for i, at := range r.rowAt {
 		b.Rows = append(b.Rows, r.region.Bytes[at:at+uint64(n)*r.rowBytes[i]])
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	r.cancel = cancel
-	return r.seq.Eval(ctx, b, r)
+	if r.ctx.Err() != nil {
+		r.ctx, r.cancel = context.WithCancel(context.Background())
+	}
+	return r.seq.Eval(r.ctx, b, r)
 }
 
 // Route implements [Host].

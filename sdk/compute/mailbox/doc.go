@@ -17,5 +17,5 @@
 //
 // # Concurrency
 //
-// Each [End] belongs to one goroutine. [Mailbox.Cancel], [Mailbox.Beat] and [Mailbox.Nudge] may be called from any.
+// Each [End] belongs to one goroutine. [Mailbox.SetCancel], [Mailbox.Heartbeat] and [Mailbox.Nudge] may be called from any.
 package mailbox
