@@ -78,7 +78,7 @@ func (p *terminal) end(t *testing.T, cmd *exec.Cmd) (code int, text string) {
 	p.slave.Close()
 	select {
 	case <-p.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("somebody keeps the terminal open")
 	}
 	return cmd.ProcessState.ExitCode(), p.text()
