@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/bigmoe/bigmoe/engine"
-	"github.com/bigmoe/bigmoe/engine/token"
 )
 
 // recordedRun is one run of a golden of the formats of shared/golden/README_b.md and README_c.md.
@@ -109,27 +108,6 @@ func requireGolden(t *testing.T, g *golden, model string, greedy int) {
 				g.compare(t, observe(t, config(model, b), g.Prompt.IDs, chunk, n))
 			}
 		})
-	}
-}
-
-// TestLFM2MoETokens encodes the texts of the golden, with and without what the model wants around a text.
-func TestLFM2MoETokens(t *testing.T) {
-	arithmetic(t)
-	text, err := os.ReadFile(filepath.Join(goldenDir, "lfm2moe/lfm2moe-f32.json"))
-	require.NoError(t, err)
-	var file struct {
-		Tokenization []struct {
-			Text  string
-			IDs   []int32
-			Plain []int32 `json:"ids_plain"`
-		}
-	}
-	require.NoError(t, json.Unmarshal(text, &file))
-	require.NotEmpty(t, file.Tokenization)
-	e := open(t, config(filepath.Join(goldenDir, "lfm2moe/lfm2moe-f32.gguf"), backends()["in process"]))
-	for _, c := range file.Tokenization {
-		require.Equal(t, c.IDs, e.Tokenizer.Encode(c.Text, token.Options{AddSpecial: true, ParseSpecial: true}), "%q", c.Text)
-		require.Equal(t, c.Plain, e.Tokenizer.Encode(c.Text, token.Options{}), "%q", c.Text)
 	}
 }
 
