@@ -2,11 +2,13 @@ package recipes_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/bigmoe/bigmoe/engine/gguf"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
@@ -121,9 +123,15 @@ func TestDeepseek4Variants(t *testing.T) {
 			name = strings.Replace(name, "attn_kv.weight", "attn_kv_latent.weight", 1)
 			e.tensors[i].Name = strings.Replace(name, "exp_probs_b.bias", "exp_probs_b.weight", 1)
 		}
+		i := slices.IndexFunc(e.tensors, func(t gguf.Tensor) bool { return t.Name == "blk.3.ffn_gate_exps.weight" })
+		gate := e.tensors[i].Dims
+		e.remove("blk.3.ffn_gate_exps.weight")
+		e.remove("blk.3.ffn_up_exps.weight")
+		e.add("blk.3.ffn_gate_up_exps.weight", gate[0], 2*gate[1], gate[2])
 		p, err := run(t, "deepseek4", e)
 		require.NoError(t, err)
 		require.Empty(t, leftOver(p, e.tensors))
+		require.Equal(t, plan.Role_GATE_UP, p.Banks[3].Parts[0].Role)
 	})
 	t.Run("limits by layer", func(t *testing.T) {
 		e := edit(t, file)
