@@ -13,6 +13,7 @@ import (
 	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/recipes"
+	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
 // architecture is a small model of one, and what its states must take.
@@ -193,5 +194,67 @@ func TestArchitectureIdentity(t *testing.T) {
 				requireSame(t, want, observe(t, base, prompt, chunk, greedy))
 			})
 		}
+	})
+}
+
+// TestArchitectureRewind holds a session that goes back to one that never went further, for every architecture. States that can be
+// trimmed keep what the texts share; others are emptied, and the text is evaluated anew. A session that only goes on keeps
+// what it has.
+func TestArchitectureRewind(t *testing.T) {
+	arithmetic(t)
+	eachArchitecture(t, func(t *testing.T, a architecture) {
+		path, prompt := a.model(t)
+		cfg := config(path, backends()["in process"])
+		cfg.RecipeCache = t.TempDir()
+		o, err := engine.Inspect(t.Context(), cfg)
+		require.NoError(t, err)
+		trims, windows := true, false
+		for _, s := range o.Plan.States {
+			trims, windows = trims && s.Rewind == plan.Rewind_TRIM, windows || s.Window > 0
+		}
+		require.NoError(t, o.File.Close())
+
+		beside := open(t, cfg)
+		fresh := func(prompt []int32) []int32 {
+			res, err := beside.NewSession().Generate(t.Context(), greedy(prompt, 6), silent)
+			require.NoError(t, err)
+			require.Zero(t, res.ReusedTokens)
+			return res.Tokens
+		}
+		e := open(t, cfg)
+		s := e.NewSession()
+		generate := func(s *engine.Session, prompt []int32) (tokens []int32, reused int) {
+			res, err := s.Generate(t.Context(), greedy(prompt, 6), silent)
+			require.NoError(t, err)
+			return res.Tokens, res.ReusedTokens
+		}
+		half := prompt[:len(prompt)/2]
+		first, reused := generate(s, prompt)
+		require.Zero(t, reused)
+		require.Equal(t, fresh(prompt), first)
+
+		back, reused := generate(s, half)
+		require.Equal(t, fresh(half), back, "back to the middle of the prompt")
+		switch {
+		case !trims:
+			require.Zero(t, reused)
+		case !windows:
+			require.Equal(t, len(half)-1, reused, "its last position has to be evaluated anew")
+		}
+		again, reused := generate(s, prompt)
+		require.Equal(t, first, again, "the same text again")
+		require.Equal(t, trims, reused >= len(half)-1, "%d tokens are reused", reused)
+
+		longer := slices.Concat(prompt, first)
+		on, reused := generate(s, longer)
+		require.Equal(t, fresh(longer), on, "on from where it is")
+		require.Equal(t, len(longer)-1, reused)
+
+		other, reused := generate(e.NewSession(), half)
+		require.Equal(t, back, other, "another session")
+		require.Zero(t, reused)
+		again, reused = generate(s, prompt)
+		require.Equal(t, first, again, "its states were taken away")
+		require.Zero(t, reused)
 	})
 }

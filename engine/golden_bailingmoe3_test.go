@@ -188,8 +188,3 @@ func TestBailingMoE3(t *testing.T) {
 		})
 	}
 }
-
-func TestBailingMoE3Rewind(t *testing.T) {
-	l := newLing(lingVariant{})
-	requireFreshStart(t, l.write(t), l.text(20))
-}

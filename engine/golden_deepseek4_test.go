@@ -144,11 +144,6 @@ func TestDeepseek4Split(t *testing.T) {
 	}
 }
 
-// TestDeepseek4Rewind: what the compressors keep of the last positions cannot go back.
-func TestDeepseek4Rewind(t *testing.T) {
-	requireFreshStart(t, filepath.Join(goldenDir, deepseek4+"f32.gguf"), loadLongGolden(t, deepseek4+"f32").Prompt[:90])
-}
-
 // TestDeepseek4ShortContext: a context in which no block of 128 ends, and not even one of 4.
 func TestDeepseek4ShortContext(t *testing.T) {
 	arithmetic(t)

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/bigmoe/bigmoe/engine"
 )
 
 // recordedRun is one run of a golden of the formats of shared/golden/README_b.md and README_c.md.
@@ -109,38 +107,4 @@ func requireGolden(t *testing.T, g *golden, model string, greedy int) {
 			}
 		})
 	}
-}
-
-func TestLFM2MoERewind(t *testing.T) {
-	g, model := lfmGolden(t, "lfm2moe-f32")
-	requireFreshStart(t, model, g.Prompt.IDs)
-}
-
-// requireFreshStart holds a session that must go back against one that never went further: a state which cannot be
-// trimmed is emptied and the text evaluated anew. A session that only goes on keeps what it has.
-func requireFreshStart(t *testing.T, model string, prompt []int32) {
-	t.Helper()
-	cfg := config(model, backends()["in process"])
-	fresh := func(prompt []int32) []int32 {
-		res, err := open(t, cfg).NewSession().Generate(t.Context(), greedy(prompt, 6), silent)
-		require.NoError(t, err)
-		return res.Tokens
-	}
-	e := open(t, cfg)
-	s := e.NewSession()
-	generate := func(s *engine.Session, prompt []int32, reused int) []int32 {
-		res, err := s.Generate(t.Context(), greedy(prompt, 6), silent)
-		require.NoError(t, err)
-		require.Equal(t, reused, res.ReusedTokens)
-		return res.Tokens
-	}
-	half := prompt[:len(prompt)/2]
-	first := generate(s, prompt, 0)
-	require.Equal(t, fresh(prompt), first)
-	require.Equal(t, fresh(half), generate(s, half, 0), "back to the middle of the prompt")
-	require.Equal(t, first, generate(s, prompt, 0), "the same text again: its last position has to be evaluated anew")
-	longer := append(append([]int32(nil), prompt...), first...)
-	require.Equal(t, fresh(longer), generate(s, longer, len(longer)-1), "on from where it is")
-	require.Equal(t, fresh(half), generate(e.NewSession(), half, 0), "another session")
-	require.Equal(t, first, generate(s, prompt, 0), "its states were taken away")
 }

@@ -60,11 +60,6 @@ func TestQwen35MoEGoldens(t *testing.T) {
 	}
 }
 
-func TestQwen35MoERewind(t *testing.T) {
-	g, model := qwen35Golden(t, "qwen35moe-mtp")
-	requireFreshStart(t, model, g.Prompt.IDs)
-}
-
 // TestQwen3Next runs a twin of the golden in the layouts of qwen3next (specs/qwen35moe.md 5.4 and 5.5): the value heads of
 // a key head lie together, beta and alpha are one matrix, and in older files so are q, k, v and z. No golden of the
 // architecture itself exists.
