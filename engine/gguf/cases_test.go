@@ -43,25 +43,42 @@ func requireSays(t *testing.T, text string, say []string) {
 	}
 }
 
+// cheap fails the test unless f allocates less than 64 MiB and takes less than a second: the best of three tries, since the machine
+// may be busy.
+func cheap(t *testing.T, f func()) {
+	t.Helper()
+	took := time.Hour
+	for try := 0; try < 3 && took >= time.Second; try++ {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		start := time.Now()
+		f()
+		took = time.Since(start)
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+	}
+	require.Less(t, took, time.Second)
+}
+
 // TestCases opens every malformed and healthy file of the golden set. What only a recipe or a tokenizer can notice
 // must still open; what only the values show must be found by Check.
 func TestCases(t *testing.T) {
 	for _, c := range readCases(t) {
 		t.Run(c.ID, func(t *testing.T) {
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			start := time.Now()
-			f, err := gguf.Open(filepath.Join(casesDir, "files", c.Entry))
-			if err == nil {
-				defer f.Close()
-				if c.Stage == "check" {
+			var f *gguf.File
+			var err error
+			cheap(t, func() {
+				if f != nil { // of the try before
+					require.NoError(t, f.Close())
+				}
+				f, err = gguf.Open(filepath.Join(casesDir, "files", c.Entry))
+				if err == nil && c.Stage == "check" {
 					err = f.Check(context.Background(), nil)
 				}
+			})
+			if f != nil {
+				defer f.Close()
 			}
-			took := time.Since(start)
-			runtime.ReadMemStats(&after)
-			require.Less(t, took, time.Second)
-			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
 
 			ours := c.Stage != "load" || strings.HasPrefix(c.ID, "shard-")
 			switch {

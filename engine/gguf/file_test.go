@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -226,15 +225,10 @@ func TestOpenIsBounded(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "m.gguf")
 			require.NoError(t, os.WriteFile(path, data, 0o644))
 			require.NoError(t, os.Truncate(path, 4<<30))
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			start := time.Now()
-			_, err := gguf.Open(path)
-			took := time.Since(start)
-			runtime.ReadMemStats(&after)
-			require.Error(t, err)
-			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20), "%v", err)
-			require.Less(t, took, time.Second)
+			cheap(t, func() {
+				_, err := gguf.Open(path)
+				require.Error(t, err)
+			})
 		})
 	}
 }
