@@ -19,9 +19,9 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
-// prompt is how long a call may take to return after its context ended. Nothing below takes a tenth of it, unless it waits
-// for a read that hangs, which is what it must not do.
-const prompt = 20 * time.Second
+// prompt is how long a call may take to return after its context ended. Nothing below takes a tenth of it, on a busy machine
+// either, unless it waits for a read that hangs, which is what it must not do.
+const prompt = time.Minute
 
 // wall is a file system in front of which reads can be made to hang.
 type wall struct {
@@ -102,7 +102,7 @@ func nothingLeft(t *testing.T, w *wall) (check func()) {
 	goroutines, children := runtime.NumGoroutine(), childProcesses(t)
 	return func() {
 		t.Helper()
-		for end := time.Now().Add(prompt / 4); ; time.Sleep(2 * time.Millisecond) {
+		for end := time.Now().Add(prompt); ; time.Sleep(2 * time.Millisecond) {
 			g, f, c := runtime.NumGoroutine(), w.OpenFiles(), childProcesses(t)
 			if g <= goroutines && f == 0 && c == children {
 				return

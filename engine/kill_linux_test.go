@@ -80,7 +80,7 @@ func killAfter(delay time.Duration) chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(prompt); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if pids := children(); len(pids) > 0 {
 				time.Sleep(delay)
 				_ = syscall.Kill(pids[0], syscall.SIGKILL)

@@ -152,7 +152,7 @@ func TestBackendKilled(t *testing.T) {
 			return syscall.Kill(e.BackendPID(), syscall.SIGKILL)
 		})
 		require.ErrorContains(t, err, "killed")
-		require.Less(t, time.Since(start), 5*time.Second)
+		require.Less(t, time.Since(start), prompt)
 		require.NotEmpty(t, res.Tokens)
 
 		again, err := s.Generate(t.Context(), greedy(g.Prompt.IDs, 8), silent)
