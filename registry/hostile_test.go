@@ -40,7 +40,8 @@ func runHostile(t *testing.T, cases []hostile) {
 			err := c.do(newWorld(t))
 			require.ErrorContains(t, err, c.say)
 			require.Equal(t, c.kind, fault.KindOf(err), "%v", err)
-			require.Contains(t, string(page), "| `"+c.name+"` |")
+			row := regexp.MustCompile("(?m)^\\| `" + c.name + "` \\|.*\\|$").FindString(string(page))
+			require.Regexp(t, fmt.Sprintf(`\((%d|130)\)`, c.kind.ExitCode()), row, "the row of %s in docs/hostile.md", c.name)
 		})
 	}
 }
@@ -82,6 +83,18 @@ func TestHostileRegistry(t *testing.T) {
 			require.NoError(w, updated)
 			return err
 		}, fault.User, "--update takes it"},
+		{"tag-renamed", func(w *world) error {
+			ref, _ := w.publish("mine", "first", "")
+			require.NoError(w, w.add(ref))
+			w.publish("other", "second", ref)
+			err := w.add(ref)
+			require.Error(w, w.find("other"))
+			_, updated := w.install(registry.Request{Ref: ref, Update: true})
+			require.NoError(w, updated)
+			require.NoError(w, w.add(ref), "what it stands for now is pinned, too")
+			require.NoError(w, w.find("mine"))
+			return err
+		}, fault.User, ", called other: --update takes it"},
 		{"blob-tampered", func(w *world) error {
 			return blobs(w, func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, magic+"CONTENT") })
 		}, fault.Corrupt, "content was changed: it is sha256:"},
@@ -277,6 +290,14 @@ func TestHostileSignature(t *testing.T) {
 			_, err = w.install(registry.Request{Ref: ref, Update: true})
 			return err
 		}, fault.Corrupt, "is not signed"},
+		{"update-renamed", func(w *world) error {
+			ref, _ := w.signed(me, "first")
+			_, err := w.install(registry.Request{Ref: ref, Key: me.public})
+			require.NoError(w, err)
+			w.publish("other", "second", ref)
+			_, err = w.install(registry.Request{Ref: ref, Update: true})
+			return err
+		}, fault.Corrupt, "is not signed"},
 		{"update-other-key", func(w *world) error {
 			ref, _ := w.signed(me, "first")
 			_, err := w.install(registry.Request{Ref: ref, Key: me.public})
@@ -352,6 +373,12 @@ func TestHostileStore(t *testing.T) {
 		{"lock-empty", lock(""), fault.Corrupt, "unexpected end"},
 		{"lock-newer", lock(`{"version": 2, "what": {}}`), fault.Unsupported, "version 2: this program knows version 1"},
 		{"lock-field", lock(`{"version": 1, "trusted": true}`), fault.Corrupt, "unknown field"},
+		{"lock-null", after(func(w *world) {
+			w.replace(filepath.Join(w.dir, store.LockFile), `{"version": 1, "recipes": null, "backends": null}`)
+			w.added("again")
+			w.replace(filepath.Join(w.dir, store.LockFile), `{"version": 1, "recipes": null}`)
+		}), fault.Unsupported, `no recipe "mine"`},
+		{"lock-key", lock(`{"version": 1, "recipes": {"mine": {"key": "MA=="}}}`), fault.Corrupt, "public key"},
 		{"lock-name", lock(`{"version": 1, "recipes": {"../x": {}}}`), fault.Corrupt, `"../x" cannot be a name`},
 		{"lock-digest-path", lock(`{"version": 1, "recipes": {"mine": {"digest": "sha256:../../x"}}}`), fault.Corrupt, "digest"},
 		{"lock-huge", lock(strings.Repeat(" ", 5<<20)), fault.Corrupt, "at most 4194304"},
@@ -400,6 +427,19 @@ func TestHostileStore(t *testing.T) {
 			require.NoError(w, os.Mkdir(w.dir, 0o555))
 			return w.add(ref)
 		}, fault.User, "permission denied"},
+		{"turn-pipe", func(w *world) error {
+			require.NoError(w, os.Mkdir(w.dir, 0o755))
+			pipe(w, filepath.Join(w.dir, ".turn"))
+			return w.add(write(w.T, filepath.Join(w.TempDir(), "mine.wasm"), magic))
+		}, fault.Corrupt, "expected a regular file"},
+		{"turn-link", func(w *world) error {
+			outside := filepath.Join(w.TempDir(), "outside")
+			require.NoError(w, os.Mkdir(w.dir, 0o755))
+			require.NoError(w, os.Symlink(outside, filepath.Join(w.dir, ".turn")))
+			err := w.add(write(w.T, filepath.Join(w.TempDir(), "mine.wasm"), magic))
+			require.NoFileExists(w, outside)
+			return err
+		}, fault.Corrupt, "expected a regular file"},
 		{"store-busy", func(w *world) error {
 			ref := write(w.T, filepath.Join(w.TempDir(), "mine.wasm"), magic) // does not look at the context
 			require.NoError(w, os.Mkdir(w.dir, 0o755))

@@ -150,15 +150,11 @@ func (r *Registry) compare(req Request, offer *Offer) error {
 	if err != nil {
 		return err
 	}
-	old, ok := entries[offer.Name]
-	if !ok {
-		return nil
-	}
 	if offer.Entry.Key == nil {
-		offer.Entry.Key = old.Key
+		offer.Entry.Key = store.Key(entries, offer.Name, offer.Entry.Source)
 	}
-	offer.Pinned = old.Digest == offer.Entry.Digest
-	return old.Replace(req.Kind, offer.Name, offer.Entry, req.Update)
+	offer.Pinned = entries[offer.Name].Digest == offer.Entry.Digest
+	return store.Replace(entries, req.Kind, offer.Name, offer.Entry, req.Update)
 }
 
 // Uninstall removes a recipe or backend from the store.

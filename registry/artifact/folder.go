@@ -32,24 +32,26 @@ func BlobPath(d digest.Digest) string {
 	return path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
 }
 
-// Open opens a file of the folder.
+// Open opens a file of the folder. It may be replaced by another one meanwhile, as writers of a store do.
 func (f Folder) Open(name string) (*os.File, error) {
-	before, err := f.Root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !before.Mode().IsRegular() {
-		return nil, fault.Corruptf("%s: expected a regular file, found %v", path.Join(f.Root.Name(), name), before.Mode().Type())
-	}
-	file, err := f.Root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took its place does not block
-	if err != nil {
-		return nil, err
-	}
-	if now, err := file.Stat(); err != nil || !os.SameFile(before, now) {
+	for range 10 {
+		before, err := f.Root.Lstat(name)
+		if err != nil {
+			return nil, err
+		}
+		if !before.Mode().IsRegular() {
+			return nil, fault.Corruptf("%s: expected a regular file, found %v", path.Join(f.Root.Name(), name), before.Mode().Type())
+		}
+		file, err := f.Root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took its place does not block
+		if err != nil {
+			return nil, err
+		}
+		if now, err := file.Stat(); err == nil && os.SameFile(before, now) {
+			return file, nil
+		}
 		file.Close()
-		return nil, fault.Corruptf("%s: replaced while it was opened", path.Join(f.Root.Name(), name))
 	}
-	return file, nil
+	return nil, fault.Corruptf("%s: replaced again and again while it was opened", path.Join(f.Root.Name(), name))
 }
 
 // Fetch opens the blob with the digest of d.

@@ -102,11 +102,17 @@ func parseLock(text []byte) (*lock, error) {
 	if version.Version != lockVersion {
 		return nil, fault.Corruptf("version %d, expected %d", version.Version, lockVersion)
 	}
-	l := &lock{Recipes: map[string]Entry{}, Backends: map[string]Entry{}}
+	l := &lock{}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(l); err != nil {
-		return nil, fault.As(fault.Corrupt, err)
+		return nil, fault.Corruptf("%w", err) // of whatever kind: nobody asked for the key in it
+	}
+	if l.Recipes == nil {
+		l.Recipes = map[string]Entry{}
+	}
+	if l.Backends == nil {
+		l.Backends = map[string]Entry{}
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return nil, fault.Corruptf("text after the end")

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -18,6 +20,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/bigmoe/bigmoe/registry/artifact"
+	"github.com/bigmoe/bigmoe/registry/cosign"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -40,41 +43,50 @@ func (s *Store) Entries(kind artifact.Kind) (map[string]Entry, error) {
 }
 
 // Module returns the module of a recipe, or an error that is [fs.ErrNotExist] if the lock file does not have the name.
-func (s *Store) Module(name string) ([]byte, Entry, error) {
-	e, err := s.entry(artifact.Recipe, name)
-	if err != nil {
-		return nil, e, err
-	}
-	var module []byte
-	err = s.within(func(f artifact.Folder) error {
-		a, err := open(f, artifact.Recipe, e)
-		if err == nil {
-			module, err = readFile(f, artifact.Recipe, name, a)
-		}
-		return err
+func (s *Store) Module(name string) (module []byte, e Entry, err error) {
+	e, err = s.read(artifact.Recipe, name, func(_ *artifact.Artifact, file []byte) error {
+		module = file
+		return nil
 	})
-	return module, e, damaged(err)
+	return module, e, err
 }
 
 // Program returns the path of a backend's program, which has the right content now, and the SHA-256 that it must have
 // whenever it is started. The error is [fs.ErrNotExist] if the lock file does not have the name.
 func (s *Store) Program(name string) (file string, sum []byte, e Entry, err error) {
-	if e, err = s.entry(artifact.Backend, name); err != nil {
-		return "", nil, e, err
-	}
-	err = s.within(func(f artifact.Folder) error {
-		a, err := open(f, artifact.Backend, e)
-		if err != nil {
-			return err
-		}
-		if _, err := readFile(f, artifact.Backend, name, a); err != nil {
-			return err
-		}
+	e, err = s.read(artifact.Backend, name, func(a *artifact.Artifact, _ []byte) error {
 		file = filepath.Join(s.dir, filepath.FromSlash(location(artifact.Backend, name, a.File.Digest)))
 		sum, err = hex.DecodeString(a.File.Digest.Encoded())
 		return err
 	})
-	return file, sum, e, damaged(err)
+	return file, sum, e, err
+}
+
+// read reads all that an entry refers to and passes it to got. Another process may replace the entry meanwhile, and sweep
+// away what the old one needed: content is damaged only if it does not fit a lock file that stayed the same.
+func (s *Store) read(kind artifact.Kind, name string, got func(a *artifact.Artifact, file []byte) error) (Entry, error) {
+	for {
+		before, _ := os.Lstat(filepath.Join(s.dir, LockFile))
+		e, err := s.entry(kind, name)
+		if err != nil {
+			return e, err
+		}
+		err = s.within(func(f artifact.Folder) error {
+			a, err := open(f, kind, e)
+			if err != nil {
+				return err
+			}
+			file, err := readFile(f, kind, name, a)
+			if err != nil {
+				return err
+			}
+			return got(a, file)
+		})
+		now, _ := os.Lstat(filepath.Join(s.dir, LockFile))
+		if err == nil || before != nil && now != nil && os.SameFile(before, now) && before.ModTime().Equal(now.ModTime()) {
+			return e, damaged(err)
+		}
+	}
 }
 
 func (s *Store) entry(kind artifact.Kind, name string) (Entry, error) {
@@ -150,20 +162,55 @@ func location(kind artifact.Kind, name string, d digest.Digest) string {
 
 const programs = "programs"
 
-// Replace says whether next may take the place of e: with another digest only if update is set, and never without the
-// key that e has.
-func (e Entry) Replace(kind artifact.Kind, name string, next Entry, update bool) error {
-	if e.Digest != next.Digest && !update {
-		return fault.Userf("%s %s is pinned to %s, from %s; this is %s: --update takes it", kind, name, e.Digest, e.Source, next.Digest)
-	}
-	if e.Key != nil && (next.Key == nil || !e.Key.Equal(next.Key)) {
-		return fault.Userf("%s %s is pinned to key %s: remove it first to take it without", kind, name, e.Key.Fingerprint())
+// Replace says whether next may become the entry called name. A name and a source stand for one digest until update is
+// set: a tag that moved is refused also if what it stands for now has another name. A key that was asked for goes on to
+// be asked for.
+func Replace(entries map[string]Entry, kind artifact.Kind, name string, next Entry, update bool) error {
+	update = update || entries[name].Digest == next.Digest
+	for _, old := range rivals(entries, name, next.Source) {
+		e := entries[old]
+		if e.Digest != next.Digest && !update {
+			return fault.Userf("%s %s is pinned to %s, from %s; this is %s%s: --update takes it", kind, old, e.Digest, e.Source, next.Digest, called(old, name))
+		}
+		if e.Key != nil && (next.Key == nil || !e.Key.Equal(next.Key)) {
+			return fault.Userf("%s %s is pinned to key %s: remove it first to take it without", kind, old, e.Key.Fingerprint())
+		}
 	}
 	return nil
 }
 
-// Put adds an entry with its documents and its file, or replaces one if update is set. Without that, an entry of the
-// same name must have the same digest; its content is then written again if it was damaged.
+// Key returns the key that an entry called name and from source is asked for, nil if for none.
+func Key(entries map[string]Entry, name, source string) *cosign.Key {
+	for _, old := range rivals(entries, name, source) {
+		if key := entries[old].Key; key != nil {
+			return key
+		}
+	}
+	return nil
+}
+
+// rivals returns the names of the entries that an entry called name and from source must agree with: itself first.
+func rivals(entries map[string]Entry, name, source string) (names []string) {
+	if _, ok := entries[name]; ok {
+		names = append(names, name)
+	}
+	for _, other := range slices.Sorted(maps.Keys(entries)) {
+		if other != name && entries[other].Source == source {
+			names = append(names, other)
+		}
+	}
+	return names
+}
+
+func called(old, name string) string {
+	if old == name {
+		return ""
+	}
+	return ", called " + name
+}
+
+// Put adds an entry with its documents and its file, or replaces one, as [Replace] allows. The content of one that is
+// there already is written again, which repairs it.
 func (s *Store) Put(ctx context.Context, kind artifact.Kind, name string, e Entry, a *artifact.Artifact, file []byte, update bool) error {
 	if !artifact.ValidName(name) {
 		return fault.Bugf("name %q", name)
@@ -173,10 +220,8 @@ func (s *Store) Put(ctx context.Context, kind artifact.Kind, name string, e Entr
 	}
 	return s.change(ctx, true, func(f files, l *lock) error {
 		entries := l.entries(kind)
-		if old, ok := entries[name]; ok {
-			if err := old.Replace(kind, name, e, update); err != nil {
-				return err
-			}
+		if err := Replace(entries, kind, name, e, update); err != nil {
+			return err
 		}
 		for _, b := range a.Documents {
 			if err := f.write(artifact.BlobPath(b.Descriptor.Digest), b.Bytes, 0o444); err != nil {
@@ -241,7 +286,11 @@ func (s *Store) change(ctx context.Context, create bool, do func(files, *lock) e
 			return fault.As(fault.User, fmt.Errorf("store: %w", err))
 		}
 	}
-	turn := flock.New(filepath.Join(s.dir, turnFile))
+	path := filepath.Join(s.dir, turnFile)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe would wait for ever
+		return fault.Corruptf("%s: expected a regular file, found %v", path, info.Mode().Type())
+	}
+	turn := flock.New(path)
 	defer turn.Close()
 	if _, err := turn.TryLockContext(ctx, 20*time.Millisecond); err != nil {
 		if ctx.Err() != nil {

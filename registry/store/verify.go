@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -23,17 +25,13 @@ func (s *Store) Verify(kind artifact.Kind) ([]Finding, error) {
 	}
 	var list []Finding
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		found := Finding{Name: name, Entry: entries[name]}
-		if found.Err = found.Entry.check(); found.Err == nil {
-			found.Err = damaged(s.within(func(f artifact.Folder) error {
-				a, err := open(f, kind, found.Entry)
-				if err != nil {
-					return err
-				}
-				found.Bytes = a.File.Size
-				_, err = readFile(f, kind, name, a)
-				return err
-			}))
+		found := Finding{Name: name}
+		found.Entry, found.Err = s.read(kind, name, func(_ *artifact.Artifact, file []byte) error {
+			found.Bytes = int64(len(file))
+			return nil
+		})
+		if errors.Is(found.Err, fs.ErrNotExist) {
+			continue // removed meanwhile
 		}
 		list = append(list, found)
 	}
