@@ -74,6 +74,25 @@ func TestOpenSingle(t *testing.T) {
 	}
 }
 
+// TestOpenScalar: one number without dimensions is a vector of one, a block is not.
+func TestOpenScalar(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	b := numbered(1).Tensor("scale", dtype.F32, nil, gguftest.Float32s(3))
+	require.NoError(t, b.Tensor("after", dtype.F32, []uint64{1}, gguftest.Float32s(4)).Write(path))
+	f, err := gguf.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	scale, ok := f.Tensor("scale")
+	require.True(t, ok)
+	require.Equal(t, []uint64{1}, scale.Dims)
+	require.EqualValues(t, 4, scale.Bytes)
+
+	require.NoError(t, b.Tensor("scale", dtype.Q8_0, nil, make([]byte, 34)).Write(path))
+	_, err = gguf.Open(path)
+	require.ErrorContains(t, err, `"scale": 0 dimensions`)
+	require.Equal(t, fault.Corrupt, fault.KindOf(err))
+}
+
 func TestOpenAnyShard(t *testing.T) {
 	for _, counts := range [][]int{{2, 2, 1}, {0, 5}, {1, 0, 4}, {5}} {
 		paths, err := numbered(5).WriteSplit(t.TempDir(), "m", counts...)

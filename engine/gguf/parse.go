@@ -359,7 +359,7 @@ func (c *cursor) tensor(dims []uint64) (Tensor, []uint64, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if n < 1 || n > maxDims {
+	if n > maxDims {
 		return fail(fault.Corruptf("%d dimensions, expected 1 to %d", n, maxDims))
 	}
 	first, elems := len(dims), uint64(1)
@@ -377,6 +377,9 @@ func (c *cursor) tensor(dims []uint64) (Tensor, []uint64, error) {
 		}
 		dims, elems = append(dims, d), lo
 	}
+	if n == 0 { // a single number, which some writers leave without dimensions (specs/deepseek4.md 2.1)
+		dims = append(dims, 1)
+	}
 	t.Dims = slices.Clip(dims[first:])
 	id, err := c.u32()
 	if err != nil {
@@ -384,6 +387,9 @@ func (c *cursor) tensor(dims []uint64) (Tensor, []uint64, error) {
 	}
 	if t.Type = dtype.Type(id); !t.Type.Known() {
 		return fail(fault.Unsupportedf("unsupported tensor type %d", id))
+	}
+	if n == 0 && t.Type.BlockElems() > 1 {
+		return fail(fault.Corruptf("0 dimensions, expected 1 to %d for %v", maxDims, t.Type))
 	}
 	rowBytes, err := t.Type.RowBytes(int64(t.Dims[0]))
 	if err != nil {
