@@ -50,7 +50,7 @@ type Bound struct {
 // Sequence is one text in progress: a loaded model with its states.
 type Sequence interface {
 	// Eval runs b.Tokens at positions b.Position, b.Position+1, … and writes the wanted logits. Positions must
-	// continue the sequence. When it fails the states of the sequence are undefined until Reset. b is the caller's again when it
+	// continue the sequence. When it fails the states of the sequence are undefined until Trim(0). b is the caller's again when it
 	// returns, and ctx may be that of the next evaluation too.
 	Eval(ctx context.Context, b *Batch, host Host) error
 	// Trim forgets every position from the given one on. Models with states that cannot be trimmed refuse any
