@@ -17,6 +17,7 @@ type fixtureModel struct {
 	mistake string // what to do wrong; empty: nothing
 	layers  [6]fixtureLayer
 	pos     int
+	seen    func(layer int, sublayer string, y []float64, streams [][]float64) // what a sublayer gives, and the streams after it; may be nil
 }
 
 // fixtureLayer is what a layer remembers.
@@ -24,6 +25,7 @@ type fixtureLayer struct {
 	keys           [][]float64 // of every position (19)
 	rows, indexed  [][]float64 // compressed (32), (35)
 	window, pooled []pooling   // not yet compressed, of attention and of the indexer
+	picks          []int       // of the last token; nil: all rows
 }
 
 // pooling is the key and the score of one token (29).
@@ -138,6 +140,9 @@ func (m *fixtureModel) around(layer int, sublayer string, streams [][]float64, f
 		}
 		out = append(out, row)
 	}
+	if m.seen != nil {
+		m.seen(layer, sublayer, y, out)
+	}
 	return out
 }
 
@@ -241,6 +246,7 @@ func (m *fixtureModel) compress(layer int, name string, dim int, tokens *[]pooli
 func (m *fixtureModel) picked(layer int, x, qr []float64) [][]float64 {
 	const heads, dim, top = 32, fixtureIndexHead, 6
 	l := &m.layers[layer]
+	l.picks = nil
 	if len(l.rows) <= top {
 		return l.rows
 	}
@@ -266,6 +272,7 @@ func (m *fixtureModel) picked(layer int, x, qr []float64) [][]float64 {
 	for _, b := range order[:top] {
 		rows = append(rows, l.rows[b])
 	}
+	l.picks = slices.Sorted(slices.Values(order[:top]))
 	return rows
 }
 
@@ -414,6 +421,56 @@ func (m *fixtureModel) run(tokens int) (logits [][]float64) {
 		logits = append(logits, m.step(int(token)))
 	}
 	return logits
+}
+
+// TestDeepseek4Intermediates holds the equations above to what 5.3 says of values that an engine does not show.
+func TestDeepseek4Intermediates(t *testing.T) {
+	arithmetic(t)
+	near := func(want, got []float64, what string) {
+		t.Helper()
+		require.GreaterOrEqual(t, len(got), len(want))
+		for i := range want {
+			require.InDelta(t, want[i], got[i], 2e-5, "%s[%d]", what, i)
+		}
+	}
+	m := &fixtureModel{}
+	e := fixtureWeight("token_embd.weight", fixtureWidth, fixtureVocabulary)[int(fixturePrompt()[0])*fixtureWidth:][:fixtureWidth]
+	pre, post, c := m.mixing(0, "attn", [][]float64{e, e, e, e})
+	near([]float64{0.114711, 0.890986, 0.664306, 0.741698}, pre, "pre")
+	near([]float64{0.547757, 0.608349, 1.215939, 1.491301}, post, "post")
+	for src, row := range [][]float64{{0.579873, 0.075214, 0.267692, 0.077219}, {0.242604, 0.358767, 0.145855, 0.252773},
+		{0.151769, 0.322152, 0.437486, 0.088592}, {0.025753, 0.243865, 0.148966, 0.581415}} {
+		near(row, c[src], fmt.Sprintf("C[%d]", src))
+	}
+	norm := func(x []float64) float64 { return math.Sqrt(inner(x, x)) }
+	norms := map[int][6][3]float64{ // of attention, feed-forward and streams of each layer
+		0: {{4.53083, 1.76016, 12.52135}, {7.35905, 1.50259, 18.74813}, {9.56616, 1.30101, 26.80780}, {6.53782, 1.54158, 34.49777},
+			{5.75661, 1.35540, 35.75258}, {4.03039, 1.65986, 35.67556}},
+		200: {{5.50828, 1.67282, 18.98287}, {4.68045, 1.34002, 23.35539}, {5.32827, 1.28117, 24.82557}, {7.05985, 1.66661, 32.96697},
+			{7.13804, 1.34951, 35.54086}, {6.64200, 1.32006, 37.49013}},
+	}
+	compared := 0
+	m.seen = func(layer int, sublayer string, y []float64, streams [][]float64) {
+		want, ok := norms[m.pos]
+		if !ok {
+			return
+		}
+		compared++
+		what := fmt.Sprintf("position %d layer %d %s", m.pos, layer, sublayer)
+		if sublayer == "attn" {
+			require.InDelta(t, want[layer][0], norm(y), 2e-4, what)
+		} else {
+			require.InDelta(t, want[layer][1], norm(y), 2e-4, what)
+			require.InDelta(t, want[layer][2], norm(slices.Concat(streams...)), 2e-4, what)
+		}
+		if m.pos == 0 && layer == 0 {
+			near(map[string][]float64{"attn": {0.993882, -0.172051, 0.506558}, "ffn": {0.117615, -0.024231, -0.187162}}[sublayer], y, what)
+		}
+	}
+	m.run(201)
+	require.Equal(t, 2*6*2, compared)
+	require.Equal(t, []int{1, 3, 13, 16, 43, 49}, m.layers[2].picks)
+	require.Equal(t, []int{1, 8, 9, 32, 45, 49}, m.layers[4].picks)
 }
 
 // TestDeepseek4Mistakes is the table of 5.4. Our engine and the equations above, which share nothing, agree at every

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,13 @@ var typeNames = map[token.Type]string{token.Normal: "normal", token.Unknown: "un
 	token.UserDefined: "user_defined", token.Unused: "unused", token.Byte: "byte"}
 
 func TestGolden(t *testing.T) {
+	files, err := filepath.Glob(shared(t, "golden", "tokenizer") + "/*.gguf.gz")
+	require.NoError(t, err)
+	var names []string
+	for _, path := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(path), ".gguf.gz"))
+	}
+	require.ElementsMatch(t, names, vocabularies)
 	for _, name := range vocabularies {
 		t.Run(name, func(t *testing.T) {
 			data, err := os.ReadFile(shared(t, "golden", "tokenizer", name+".json"))
