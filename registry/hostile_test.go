@@ -202,8 +202,8 @@ func TestHostileArtifact(t *testing.T) {
 		{"module-garbage", func(w *world) error {
 			return w.add(w.odd(func(m *ocispec.Manifest) { m.Layers[0].Digest = w.put("", []byte("#!/bin/s")).Digest }))
 		}, fault.Corrupt, "not a WebAssembly module"},
-		{"backend-as-recipe", func(w *world) error { return w.add(w.backend(func(*ocispec.Index) {})) }, fault.Unsupported, "expected"},
-		{"recipe-as-backend", func(w *world) error { return w.addBackend(w.odd(func(*ocispec.Manifest) {})) }, fault.Unsupported, "expected"},
+		{"backend-as-recipe", func(w *world) error { return w.add(w.backend(func(*ocispec.Index) {})) }, fault.Unsupported, "is a backend: bigmoe backend add takes it"},
+		{"recipe-as-backend", func(w *world) error { return w.addBackend(w.odd(func(*ocispec.Manifest) {})) }, fault.Unsupported, "is a recipe: bigmoe recipe add takes it"},
 		{"platform-absent", index(func(i *ocispec.Index) { i.Manifests[0].Platform.OS = "plan9" }), fault.Unsupported, `only for ["plan9/`},
 		{"platform-twice", index(func(i *ocispec.Index) { i.Manifests = append(i.Manifests, i.Manifests[0]) }), fault.Corrupt, "2 programs"},
 		{"platforms-many", index(func(i *ocispec.Index) {

@@ -56,6 +56,7 @@ type Recipe struct {
 	Origin string `json:"origin"` // BuiltIn, the path of the module, or the reference it was installed from
 	Bytes  int    `json:"bytes"`
 	SHA256 string `json:"sha256"`
+	Err    error  `json:"-"` // why it cannot be used
 }
 
 // IsPath reports whether a value given for a recipe or backend means a file and not a name.
@@ -89,7 +90,7 @@ func (r *Registry) Find(name string) (engine.Recipe, error) {
 		if len(names) > 0 {
 			there = "there are: " + strings.Join(names, ", ")
 		}
-		return engine.Recipe{}, fault.Unsupportedf("no recipe %s; %s", shorten(name), there)
+		return engine.Recipe{}, fault.Unsupportedf("no recipe %s; %s; others are added (bigmoe recipe add) or written (bigmoe recipe new)", shorten(name), there)
 	}
 	if err != nil {
 		return engine.Recipe{}, fmt.Errorf("recipe %q: %w", name, err)
@@ -97,7 +98,7 @@ func (r *Registry) Find(name string) (engine.Recipe, error) {
 	return engine.Recipe{Name: name, Module: module}, nil
 }
 
-// Recipes returns what [Registry.Find] can find, by name.
+// Recipes returns what [Registry.Find] can find, by name, also what cannot be used: its Err says why.
 func (r *Registry) Recipes() ([]Recipe, error) {
 	names, err := r.names()
 	if err != nil {
@@ -106,11 +107,14 @@ func (r *Registry) Recipes() ([]Recipe, error) {
 	list := make([]Recipe, 0, len(names))
 	for _, name := range names {
 		module, origin, err := r.read(name)
-		if err != nil {
-			return nil, fmt.Errorf("recipe %q: %w", name, err)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case err != nil:
+			list = append(list, Recipe{Name: name, Origin: origin, Err: err})
+		default:
+			sum := sha256.Sum256(module)
+			list = append(list, Recipe{Name: name, Origin: origin, Bytes: len(module), SHA256: hex.EncodeToString(sum[:])})
 		}
-		sum := sha256.Sum256(module)
-		list = append(list, Recipe{Name: name, Origin: origin, Bytes: len(module), SHA256: hex.EncodeToString(sum[:])})
 	}
 	return list, nil
 }

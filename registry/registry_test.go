@@ -45,11 +45,11 @@ func TestFindBuiltIn(t *testing.T) {
 func TestFindUnknown(t *testing.T) {
 	r := builtIn()
 	_, err := r.Find("frobnicator")
-	require.EqualError(t, err, `no recipe "frobnicator"; there are: qwen2moe, qwen3moe`)
+	require.EqualError(t, err, `no recipe "frobnicator"; there are: qwen2moe, qwen3moe; others are added (bigmoe recipe add) or written (bigmoe recipe new)`)
 	require.Equal(t, fault.Unsupported, fault.KindOf(err))
 
 	_, err = registry.New(registry.Config{}).Find("qwen3moe")
-	require.EqualError(t, err, `no recipe "qwen3moe"; there are none`)
+	require.ErrorContains(t, err, `no recipe "qwen3moe"; there are none`)
 }
 
 // The architecture of a model file is a name that somebody else chose.

@@ -58,6 +58,7 @@ func interrupts() (context.Context, func()) {
 // execute runs the command line and returns the exit code.
 func (a *app) execute(ctx context.Context, args []string) (code int) {
 	a.status = term.NewStatus(a.stderr)
+	a.stdout = term.Safe(a.stdout) // models, recipes and registries have a say in what is printed
 	defer func() {
 		if r := recover(); r != nil {
 			fmt.Fprintf(a.status, "bigmoe: %v\nthis is a bug in bigmoe; please report it with what follows\n\n%s", r, debug.Stack())

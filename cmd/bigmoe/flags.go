@@ -34,6 +34,10 @@ func (f *modelFlags) add(fs *pflag.FlagSet) {
 
 func (f *modelFlags) addRecipe(fs *pflag.FlagSet) {
 	fs.StringVar(&f.recipe, "recipe", "", "`NAME` of a recipe, or path of a .wasm file or of the folder of one; default: the one for the model's architecture")
+	f.addFolders(fs)
+}
+
+func (f *modelFlags) addFolders(fs *pflag.FlagSet) {
 	fs.StringVar(&f.recipes, "recipes", "", "`FOLDERS` with more recipes (NAME/NAME.wasm), separated by "+string(filepath.ListSeparator))
 	f.storeFlags.add(fs)
 }

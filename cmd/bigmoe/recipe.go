@@ -12,6 +12,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/recipekit"
 	"github.com/bigmoe/bigmoe/engine/budget"
+	"github.com/bigmoe/bigmoe/registry"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
@@ -65,13 +66,20 @@ func (a *app) recipeListCommand() *cobra.Command {
 		Use:     "list [flags]",
 		Short:   "List the recipes that can be found",
 		Example: `  bigmoe recipe list --recipes ~/recipes`,
-		Long:    `Recipes in folders come before built-in ones of the same name, and those before added ones.`,
-		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.recipeList(&f, asJSON) },
+		Long: `Recipes in folders come before built-in ones of the same name, and those before added ones. Those that are damaged are listed
+with the reason.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.recipeList(&f, asJSON) },
 	}
-	f.addRecipe(cmd.Flags())
+	f.addFolders(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "a JSON list")
 	return cmd
+}
+
+// recipeOutput is a recipe, or why it cannot be used.
+type recipeOutput struct {
+	registry.Recipe
+	Why string `json:"why,omitempty"`
 }
 
 func (a *app) recipeList(f *modelFlags, asJSON bool) error {
@@ -84,12 +92,34 @@ func (a *app) recipeList(f *modelFlags, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		return writeJSON(a.stdout, list)
+		out := []recipeOutput{}
+		for _, e := range list {
+			out = append(out, recipeOutput{e, text(e.Err)})
+		}
+		return writeJSON(a.stdout, out)
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tSIZE\tSHA256\tORIGIN")
 	for _, e := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.Name, budget.Size(int64(e.Bytes)), e.SHA256[:16], e.Origin)
+		if e.Err == nil {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.Name, budget.Size(int64(e.Bytes)), e.SHA256[:16], e.Origin)
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Err != nil {
+			fmt.Fprintf(a.stdout, "%s (%s) cannot be used: %v\n", e.Name, e.Origin, e.Err)
+		}
+	}
+	return nil
+}
+
+// text is what an error says, "" if there is none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

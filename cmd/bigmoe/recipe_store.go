@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -77,15 +79,18 @@ func (a *app) storeCommands(kind artifact.Kind) []*cobra.Command {
 			return r.Uninstall(cmd.Context(), kind, args[0])
 		},
 	}
+	var asJSON bool
 	verify := &cobra.Command{
 		Use:     "verify [flags]",
 		Short:   fmt.Sprintf("Compare every %s that was added with its pinned digest and signature", kind),
 		Example: fmt.Sprintf("  bigmoe %s verify", kind),
+		Long:    "Exit code 3 if one must not be used.",
 		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.verify(&f, kind) },
+		RunE:    func(*cobra.Command, []string) error { return a.verify(&f, kind, asJSON) },
 	}
 	f.add(remove.Flags())
 	f.add(verify.Flags())
+	verify.Flags().BoolVar(&asJSON, "json", false, "a JSON list")
 	return []*cobra.Command{remove, verify}
 }
 
@@ -184,8 +189,19 @@ func (a *app) push(ctx context.Context, f *pushFlags, kind artifact.Kind, name s
 	return err
 }
 
-// verify reads the store and prints a line for each entry.
-func (a *app) verify(f *storeFlags, kind artifact.Kind) error {
+// findingOutput is an entry of the store after its content was read.
+type findingOutput struct {
+	Name   string `json:"name"`
+	Source string `json:"source"`
+	Digest string `json:"digest"`
+	Key    string `json:"key,omitempty"` // its fingerprint, if one was asked for
+	Bytes  int64  `json:"bytes"`
+	OK     bool   `json:"ok"`
+	Why    string `json:"why,omitempty"` // it is not
+}
+
+// verify reads the store and says for each entry whether it may be used.
+func (a *app) verify(f *storeFlags, kind artifact.Kind, asJSON bool) error {
 	r, _, err := (&modelFlags{storeFlags: *f}).registry()
 	if err != nil {
 		return err
@@ -194,24 +210,34 @@ func (a *app) verify(f *storeFlags, kind artifact.Kind) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSIZE\tDIGEST\tKEY\tSOURCE\tSTATE")
-	bad := 0
+	out, bad := []findingOutput{}, 0
 	for _, e := range findings {
-		key, state := "-", "ok"
+		o := findingOutput{Name: e.Name, Source: e.Entry.Source, Digest: e.Entry.Digest.String(), Bytes: e.Bytes, OK: e.Err == nil, Why: text(e.Err)}
 		if e.Entry.Key != nil {
-			key = e.Entry.Key.Fingerprint()
+			o.Key = e.Entry.Key.Fingerprint()
 		}
-		if e.Err != nil {
-			bad, state = bad+1, e.Err.Error()
+		if !o.OK {
+			bad++
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, budget.Size(e.Bytes), e.Entry.Digest.Encoded()[:16], key, e.Entry.Source, state)
+		out = append(out, o)
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	if asJSON {
+		err = writeJSON(a.stdout, out)
+	} else {
+		err = writeFindings(a.stdout, out)
 	}
-	if bad > 0 {
-		return fault.Corruptf("%d of %d %ss must not be used", bad, len(findings), kind)
+	if err == nil && bad > 0 {
+		err = fault.Corruptf("%d of %d %ss must not be used", bad, len(out), kind)
 	}
-	return nil
+	return err
+}
+
+func writeFindings(to io.Writer, list []findingOutput) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSIZE\tDIGEST\tKEY\tSOURCE\tSTATE")
+	for _, e := range list {
+		_, hex, _ := strings.Cut(e.Digest, ":")
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, budget.Size(e.Bytes), hex[:16], cmp.Or(e.Key, "-"), e.Source, cmp.Or(e.Why, "ok"))
+	}
+	return w.Flush()
 }

@@ -49,7 +49,7 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) error {
 	if len(args) == 1 && f.model == "" && strings.HasSuffix(args[0], ".gguf") {
 		return fault.Userf("%s looks like a model: give it with -m", args[0])
 	}
-	text, decode := term.NewText(a.stdout), time.Time{}
+	text, terminal, decode := term.NewText(a.stdout), term.Is(a.stdout), time.Time{}
 	count := 0
 	emit := func(t engine.Token) error {
 		if decode.IsZero() {
@@ -57,14 +57,14 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) error {
 		}
 		count++
 		if !f.json {
-			if text.Terminal() {
+			if terminal {
 				a.status.Clear() // the text itself is the progress
 			}
 			if _, err := text.WriteString(t.Text); err != nil {
 				return err
 			}
 		}
-		if (f.json || !text.Terminal()) && !f.quiet {
+		if (f.json || !terminal) && !f.quiet {
 			a.status.Set(func() string {
 				return fmt.Sprintf("decode %d tokens, %.1f tok/s", count, float64(count-1)/max(time.Since(decode).Seconds(), 1e-9))
 			})

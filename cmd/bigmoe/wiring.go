@@ -10,7 +10,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/demo"
-	"github.com/bigmoe/bigmoe/cmd/bigmoe/internal/term"
 	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/engine/expert"
 	"github.com/bigmoe/bigmoe/recipes"
@@ -160,8 +159,7 @@ func limitDemo(cfg *engine.Config) {
 
 // logger returns where engine and backend write to: warnings by default, everything if asked.
 func (a *app) logger(verbose, quiet bool) zerolog.Logger {
-	_, plain := a.lookupEnv("NO_COLOR")
-	w := zerolog.ConsoleWriter{Out: a.status, NoColor: plain || !term.Is(a.stderr), TimeFormat: "15:04:05.000"}
+	w := zerolog.ConsoleWriter{Out: a.status, NoColor: true, TimeFormat: "15:04:05.000"} // a.status lets no escape sequence through
 	level := zerolog.DebugLevel
 	switch {
 	case quiet:

@@ -118,6 +118,11 @@ func (a *Artifact) document(ctx context.Context, from content.Fetcher, d ocispec
 		return nil, fault.Corruptf("manifest %s: %w", d.Digest, err)
 	}
 	if doc.MediaType != mediaType || doc.ArtifactType != artifactType {
+		for _, other := range []Kind{Recipe, Backend} {
+			if t, _ := other.types(); doc.ArtifactType == t && t != artifactType {
+				return nil, fault.Unsupportedf("%s is a %s: bigmoe %[2]s add takes it", d.Digest, other)
+			}
+		}
 		return nil, fault.Unsupportedf("%s is %q of type %q, expected %q of type %q", d.Digest, doc.MediaType, doc.ArtifactType, mediaType, artifactType)
 	}
 	d.MediaType = mediaType

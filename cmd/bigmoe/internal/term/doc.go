@@ -1,7 +1,7 @@
-// Package term writes to terminals without making a mess: model text whose control characters do nothing, and a
-// status line that disappears again.
+// Package term writes to terminals without making a mess: text whose control characters do nothing, and a status line
+// that disappears again.
 //
-//	text := term.NewText(os.Stdout)
+//	text := term.NewText(term.Safe(os.Stdout))
 //	text.WriteString("Once upon a time")
 //	text.EndLine()
 //

@@ -63,10 +63,7 @@ func (s *Status) Write(p []byte) (int, error) {
 	defer s.mu.Unlock()
 	s.clear()
 	if s.terminal {
-		if _, err := io.WriteString(s.w, Clean(string(p))); err != nil {
-			return 0, err
-		}
-		return len(p), nil
+		return safe{s.w}.Write(p)
 	}
 	return s.w.Write(p)
 }

@@ -11,6 +11,9 @@ import (
 
 // Is reports whether f, a reader or writer, is a terminal.
 func Is(f any) bool {
+	if s, ok := f.(safe); ok {
+		f = s.w
+	}
 	file, ok := f.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
@@ -50,18 +53,31 @@ func visible(r rune) rune {
 	return utf8.RuneError
 }
 
-// Text writes what a model says.
-type Text struct {
-	w     io.Writer
-	clean bool
-	open  bool // the last line has no newline yet
+// Safe returns w; if that is a terminal, one that cleans what is written to it. A character must be written at once.
+func Safe(w io.Writer) io.Writer {
+	if Is(w) {
+		return safe{w}
+	}
+	return w
 }
 
-// NewText returns a Text that writes to w, cleaned if w is a terminal.
-func NewText(w io.Writer) *Text { return &Text{w: w, clean: Is(w)} }
+type safe struct{ w io.Writer }
 
-// Terminal reports whether the text goes to a terminal.
-func (t *Text) Terminal() bool { return t.clean }
+func (s safe) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(s.w, Clean(string(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Text writes what a model says.
+type Text struct {
+	w    io.Writer
+	open bool // the last line has no newline yet
+}
+
+// NewText returns a Text that writes to w.
+func NewText(w io.Writer) *Text { return &Text{w: w} }
 
 // WriteString writes s at once.
 func (t *Text) WriteString(s string) (int, error) {
@@ -69,9 +85,6 @@ func (t *Text) WriteString(s string) (int, error) {
 		return 0, nil
 	}
 	t.open = !strings.HasSuffix(s, "\n")
-	if t.clean {
-		s = Clean(s)
-	}
 	return io.WriteString(t.w, s)
 }
 

@@ -46,11 +46,14 @@ func TestText(t *testing.T) {
 	require.NoError(t, text.EndLine())
 	require.NoError(t, text.EndLine())
 	require.Equal(t, "one two\n\x1b[0mthree\n", out.String(), "no terminal: nothing is changed")
+}
 
-	out.Reset()
-	text = &Text{w: &out, clean: true}
-	_, err := text.WriteString("\x1b[2Jhello")
+func TestSafe(t *testing.T) {
+	var out bytes.Buffer
+	require.Equal(t, &out, Safe(&out), "no terminal")
+	n, err := safe{&out}.Write([]byte("\x1b[2Jhello"))
 	require.NoError(t, err)
+	require.Equal(t, 9, n)
 	require.Equal(t, "␛[2Jhello", out.String())
 }
 
