@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -21,6 +22,7 @@ type lingVariant struct {
 	short    bool // names of the decay and the gate
 	grouped  bool
 	drafting bool
+	clamped  bool
 }
 
 func newLing(v lingVariant) *ling {
@@ -30,12 +32,21 @@ func newLing(v lingVariant) *ling {
 		m.groups, m.groupsUsed = 4, 2
 	}
 	l := &ling{latentModel: newLatentModel(m), dim: 16, taps: 4, lower: -5, kvHeads: []int32{0, 0, 3, 0}}
+	if v.clamped {
+		l.limits = [2]float64{0.4, 0.3}
+	}
 	if v.silent {
 		l.b.Drop("bailingmoe3.attention.q_lora_rank")
 	}
 	l.set("attention.head_count_kv", l.kvHeads).set("ssm.conv_kernel", uint32(l.taps)).set("kda.head_dim", uint32(l.dim)).
 		set("kda.gate_lower_bound", float32(l.lower)).set("expert_gating_func", uint32(2)).
-		set("expert_shared_feed_forward_length", uint32(l.hidden)).set("swiglu_clamp_exp", []float32{0, 0, 0, 0})
+		set("expert_shared_feed_forward_length", uint32(l.hidden)).set("swiglu_clamp_exp", slices.Repeat([]float32{float32(l.limits[0])}, 4))
+	if v.clamped {
+		l.set("swiglu_clamp_shexp", float32(l.limits[1]))
+		for i, limit := range l.limits {
+			l.limits[i] = float64(float32(limit))
+		}
+	}
 	l.matrix("output.weight", l.width, l.vocabulary)
 	n := l.heads * l.dim
 	for i := range l.layers {
@@ -157,6 +168,7 @@ func TestBailingMoE3(t *testing.T) {
 		"flash":        {grouped: true, drafting: true},
 		"tiny":         {low: 20, short: true},
 		"silent query": {low: 20, silent: true, grouped: true},
+		"clamped":      {clamped: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLing(v)
@@ -171,8 +183,8 @@ func TestBailingMoE3(t *testing.T) {
 		"unsafe gate":      {func(l *ling) { l.set("kda.safe_gate", false) }, "kda.safe_gate"},
 		"no bound":         {func(l *ling) { l.b.Drop("bailingmoe3.kda.gate_lower_bound") }, "gate_lower_bound"},
 		"positive bound":   {func(l *ling) { l.set("kda.gate_lower_bound", float32(5)) }, "gate_lower_bound"},
-		"clamp":            {func(l *ling) { l.set("swiglu_clamp_exp", []float32{0, 0, 7, 0}) }, "swiglu_clamp_exp: expected 0 (no clamp) in block 2"},
-		"shared clamp":     {func(l *ling) { l.set("swiglu_clamp_shexp", float32(3)) }, "swiglu_clamp_shexp"},
+		"clamp":            {func(l *ling) { l.set("swiglu_clamp_exp", []float32{0, 0, -7, 0}) }, "swiglu_clamp_exp"},
+		"shared clamp":     {func(l *ling) { l.set("swiglu_clamp_shexp", []float32{3, 3}) }, "swiglu_clamp_shexp"},
 		"yarn":             {func(l *ling) { l.set("rope.scaling.type", "yarn").set("rope.scaling.factor", float32(4)) }, "rope.scaling"},
 		"softmax":          {func(l *ling) { l.set("expert_gating_func", uint32(1)) }, "expert_gating_func"},
 		"no base":          {func(l *ling) { l.b.Drop("bailingmoe3.rope.freq_base") }, "rope.freq_base"},

@@ -35,6 +35,7 @@ type latentModel struct {
 	dense, experts, used       int
 	hidden, denseWidth, shared int
 	groups, groupsUsed         int
+	limits                     [2]float64 // of routed and of shared experts, behind SiLU; 0: none
 	softmax, normalize         bool
 	floor, factorOfWeights     float64
 }
@@ -262,8 +263,13 @@ func (m *latentModel) heads64(blk string, x [][]float64) (out [][]float64) {
 func (m *latentModel) swiglu(blk, suffix string, e, width int, x []float64) []float64 {
 	part := func(name string) []float64 { return m.w[blk+name+suffix+".weight"][e*width*m.width:][:width*m.width] }
 	g, u := product(part("ffn_gate"), x), product(part("ffn_up"), x)
+	limit := map[string]float64{"_exps": m.limits[0], "_shexp": m.limits[1]}[suffix]
 	for i := range g {
-		g[i] *= logistic(g[i]) * u[i]
+		g[i] *= logistic(g[i])
+		if limit > 0 {
+			g[i], u[i] = min(g[i], limit), min(max(u[i], -limit), limit)
+		}
+		g[i] *= u[i]
 	}
 	return product(part("ffn_down"), g)
 }

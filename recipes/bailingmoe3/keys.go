@@ -1,10 +1,6 @@
 package main
 
-import (
-	"strconv"
-
-	"github.com/bigmoe/bigmoe/sdk/recipe"
-)
+import "github.com/bigmoe/bigmoe/sdk/recipe"
 
 // model is what the keys say (specs/bailingmoe3.md section 2).
 type model struct {
@@ -22,6 +18,7 @@ type model struct {
 
 	dense, denseWidth       int
 	experts, hidden, shared int
+	limits, sharedLimits    []float64 // of each layer; 0: none
 	route                   recipe.Route
 }
 
@@ -63,14 +60,8 @@ func readKeys(b *recipe.Builder) *model {
 	case m.route.Groups > 1 && (m.experts%m.route.Groups != 0 || used > m.experts/m.route.Groups*m.route.GroupsUsed):
 		b.RefuseKeys(recipe.Corrupt, "do not fit together", "expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
 	}
-	for _, key := range []string{"swiglu_clamp_exp", "swiglu_clamp_shexp"} {
-		for i, limit := range b.LeadingFloatsOr(key, 0, layers, 0, 1e9) {
-			if limit != 0 {
-				b.Refuse(recipe.Unsupported, "bailingmoe3."+key+": expected 0 (no clamp) in block "+strconv.Itoa(i)+", found "+
-					strconv.FormatFloat(limit, 'g', -1, 64))
-			}
-		}
-	}
+	m.limits = b.LeadingFloatsOr("swiglu_clamp_exp", 0, layers, 0, 1e9)
+	m.sharedLimits = b.LeadingFloatsOr("swiglu_clamp_shexp", 0, layers, 0, 1e9)
 	b.Describe(recipe.Model{Layers: layers, Embedding: m.width, Vocabulary: m.vocabulary, ContextLength: context,
 		Experts: m.experts, ExpertsUsed: used})
 	return m

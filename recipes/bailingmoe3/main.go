@@ -39,7 +39,7 @@ func build(b *recipe.Builder) {
 		h = b.Add("h_mixed", h, x)
 		x = l.norm("ffn_norm", h, "ffn_norm", m.width)
 		if i < m.dense {
-			x = l.feedForward("ffn", x, "", m.denseWidth)
+			x = l.feedForward("ffn", x, "", m.denseWidth, 0)
 		} else {
 			x = l.mixture(i, x)
 		}
@@ -112,9 +112,9 @@ func (l *layer) attention(x recipe.Value) recipe.Value {
 	return l.product("mixed", l.Mul("gated", o, g), l.heads*l.valueDim, l.width, "attn_output")
 }
 
-func (l *layer) feedForward(name string, x recipe.Value, suffix string, n int) recipe.Value {
+func (l *layer) feedForward(name string, x recipe.Value, suffix string, n int, limit float64) recipe.Value {
 	y := l.GLU(name+"_hidden", l.product(name+"_gate", x, l.width, n, "ffn_gate"+suffix),
-		l.product(name+"_up", x, l.width, n, "ffn_up"+suffix), recipe.GLU{Activation: "silu"})
+		l.product(name+"_up", x, l.width, n, "ffn_up"+suffix), clamp(limit))
 	return l.product(name, y, n, l.width, "ffn_down"+suffix)
 }
 
@@ -124,7 +124,16 @@ func (l *layer) mixture(i int, x recipe.Value) recipe.Value {
 	r.Logits = l.LinearExact("router", x, l.WeightOf(recipe.TypeF32, l.blk+"ffn_gate_inp.weight", l.width, l.experts), "")
 	r.Bias = l.Weight(l.blk+"exp_probs_b.bias", l.experts)
 	ids, weights := l.Route("ids", "weights", r)
-	s := l.feedForward("shared", x, "_shexp", l.shared) // first: it computes while the routed ones are read
-	y := l.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: l.StackedBank(i, l.experts, l.width, l.hidden)})
+	s := l.feedForward("shared", x, "_shexp", l.shared, l.sharedLimits[i]) // first: it computes while the routed ones are read
+	y := l.Experts("routed", recipe.Experts{X: x, IDs: ids, Weights: weights, Bank: l.StackedBank(i, l.experts, l.width, l.hidden),
+		GLU: clamp(l.limits[i])})
 	return l.Add("moe", y, s)
+}
+
+// clamp is silu, whose result a limit bounds.
+func clamp(limit float64) recipe.GLU {
+	if limit == 0 {
+		return recipe.GLU{Activation: "silu"}
+	}
+	return recipe.GLU{Activation: "silu_clamped", Limit: limit}
 }

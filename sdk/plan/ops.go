@@ -100,7 +100,7 @@ func ropeAttrs() []AttrSpec {
 
 func gluAttrs() []AttrSpec {
 	return []AttrSpec{
-		choice("activation", "silu", "gelu_tanh", "swiglu_oai"),
+		choice("activation", "silu", "gelu_tanh", "swiglu_oai", "silu_clamped"),
 		{Name: "limit", Type: Float, Default: 0.0, Min: 0, Max: 1e9},
 		{Name: "alpha", Type: Float, Default: 1.0, Min: -1e9, Max: 1e9},
 	}

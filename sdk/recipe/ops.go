@@ -240,7 +240,7 @@ func (b *Builder) Route(idsName, weightsName string, r Route) (ids, weights Valu
 
 // GLU says how gate and up are combined. Zero fields take the defaults of docs/ops.md.
 type GLU struct {
-	Activation string // "silu", "gelu_tanh" or "swiglu_oai"
+	Activation string // "silu", "gelu_tanh", "swiglu_oai" or "silu_clamped"
 	Limit      float64
 	Alpha      float64
 }

@@ -158,6 +158,13 @@ func basicCases() []Case {
 				}
 				return y
 			})},
+		{Name: "glu: silu, then limited", Width: 10, Ops: []*plan.Op{Op("glu", "x", "", "y", Attrs{"activation": "silu_clamped", "limit": 0.4})},
+			Want: each(func(x []float64) (y []float64) {
+				for i := range 5 {
+					y = append(y, min(silu64(x[i]), 0.4)*min(max(x[5+i], -0.4), 0.4))
+				}
+				return y
+			})},
 		{Name: "glu: gelu", Width: 10, Ops: []*plan.Op{Op("glu", "x", "", "y", Attrs{"activation": "gelu_tanh"})},
 			Want: each(func(x []float64) (y []float64) {
 				for i := range 5 {

@@ -30,6 +30,7 @@ var unaries = map[string]func(float64) float64{
 //
 //	silu, limited:  t = min(g, L)                          s = clamp(u, -L, L)
 //	swiglu_oai:     t = alpha*g                            s = (u + 1) / alpha
+//	silu_clamped:   t = g                                  s = clamp(u, -L, L)          as far as silu(g) <= L, then t = 100, s *= L/t
 //	gelu_tanh:      t = 2*sqrt(2/pi) * g*(1 + 0.044715g²)  s = u*g/t, since (1 + tanh(z))/2 = sigmoid(2z)
 //
 // t may be gate, s may be up. A nil gluing is silu without limit: nothing is to be prepared.
@@ -51,6 +52,17 @@ func newGluing(a plan.Attrs) (gluing, error) {
 				const c = 2 * 0.7978845608028654     // 2*sqrt(2/pi)
 				steep := c * min(1+0.044715*g*g, 20) // beyond |g| = 20 the sigmoid is 0 or 1 whatever it is
 				t[j], s[j] = g*steep, u/steep
+			}
+		}, nil
+	case "silu_clamped":
+		const far = 100 // silu is the identity there
+		return func(t, s, gate, up []float32) {
+			for j := range t {
+				g, u := gate[j], min(max(up[j], -limit), limit)
+				if g > limit && silu(float64(g)) > float64(limit) { // silu is never above its argument
+					g, u = far, u*(limit/far)
+				}
+				t[j], s[j] = g, u
 			}
 		}, nil
 	case "swiglu_oai":

@@ -38,6 +38,10 @@ func TestGluing(t *testing.T) {
 	}{
 		{"gelu_tanh", []*plan.Attr{activation("gelu_tanh")}, func(g, u float64) float64 { return geluTanh(g) * u }},
 		{"silu, limited", []*plan.Attr{number("limit", 7)}, func(g, u float64) float64 { return silu(min(g, 7)) * clamp(u, 7) }},
+		{"silu, then limited", []*plan.Attr{activation("silu_clamped"), number("limit", 0.5)}, func(g, u float64) float64 {
+			return min(silu(g), 0.5) * clamp(u, 0.5)
+		}},
+		{"silu_clamped without a limit", []*plan.Attr{activation("silu_clamped")}, func(g, u float64) float64 { return silu(g) * u }},
 		{"swiglu_oai", []*plan.Attr{activation("swiglu_oai"), number("limit", 7), number("alpha", 1.702)}, func(g, u float64) float64 {
 			g = min(g, 7)
 			return g * sigmoid(1.702*g) * (clamp(u, 7) + 1)
