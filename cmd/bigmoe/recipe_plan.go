@@ -190,7 +190,7 @@ func (a *app) recipeOutlineCommand() *cobra.Command {
 		Use:     "outline MODEL",
 		Short:   "Print all of a model that a recipe sees, without weights and vocabulary",
 		Example: `  bigmoe recipe outline model.gguf >testdata/model.json`,
-		Long: `JSON of a few kilobytes: metadata, lists of more than 64 elements by their length, and the types and sizes of all tensors.
+		Long: `JSON of a few kilobytes: metadata, long lists such as the vocabulary by their length, and the types and sizes of all tensors.
 bigmoe recipe plan, diff and check take it in place of a model, so that a recipe can be tested without large files.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -14,8 +14,8 @@
 //	  ]
 //	}
 //
-// Numbers with a point or an exponent are floats. Lists of more than 64 elements are replaced by their length: {"strings": N},
-// {"integers": N} or {"floats": N}, made up when read.
+// Numbers with a point or an exponent are floats. The tokenizer's lists of more than 64 elements, and others of more than
+// 1024, are replaced by their length: {"strings": N}, {"integers": N} or {"floats": N}, made up when read.
 //
 //	o, err := outline.Parse(text)
 //	err = o.Write("tiny.gguf") // a file with a hole where the weights were

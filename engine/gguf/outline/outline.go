@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	longest = 64      // elements of lists that are kept
+	longest = 64      // elements of the tokenizer's lists that are kept
+	layers  = 1024    // of others: recipes read those of each layer
 	most    = 1 << 20 // elements of all lists that are made up
 )
 
@@ -46,7 +47,11 @@ func Of(f *gguf.File) (*Outline, error) {
 			continue
 		}
 		v, _ := f.Get(name)
-		value, err := keep(v)
+		limit := layers
+		if strings.HasPrefix(name, "tokenizer.") {
+			limit = longest
+		}
+		value, err := keep(v, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -55,9 +60,9 @@ func Of(f *gguf.File) (*Outline, error) {
 	return o, nil
 }
 
-func keep(v gguf.Value) (any, error) {
+func keep(v gguf.Value, limit int) (any, error) {
 	elem, array := v.Type()
-	long := array && v.Len() > longest
+	long := array && v.Len() > limit
 	switch elem {
 	case gguf.String:
 		if long {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/bigmoe/bigmoe/engine/gguf"
+	"github.com/bigmoe/bigmoe/engine/gguf/gguftest"
 	"github.com/bigmoe/bigmoe/engine/gguf/outline"
 )
 
@@ -53,6 +54,32 @@ func TestThereAndBack(t *testing.T) {
 			require.JSONEq(t, string(text), string(twice))
 		})
 	}
+}
+
+// Recipes read lists with a number for each layer, of which there may be many; the vocabulary they only count.
+func TestLists(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made.gguf")
+	heads, windows, tokens := make([]int32, 94), make([]bool, 94), make([]string, 94)
+	heads[93], windows[93], tokens[93] = 8, true, "token"
+	b := gguftest.NewBuilder().Set("general.architecture", "a").Set("a.heads", heads).Set("a.windows", windows).Set("tokenizer.ggml.tokens", tokens)
+	require.NoError(t, b.Write(path))
+	o, err := outline.Of(open(t, path))
+	require.NoError(t, err)
+	text, err := o.MarshalJSON()
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"tokenizer.ggml.tokens": {"strings":94}`)
+	o, err = outline.Parse(text)
+	require.NoError(t, err)
+	require.NoError(t, o.Write(path))
+	f := open(t, path)
+	v, _ := f.Get("a.heads")
+	got, err := v.Ints()
+	require.NoError(t, err)
+	require.Equal(t, int64(8), got[93])
+	v, _ = f.Get("a.windows")
+	flags, err := v.Bools()
+	require.NoError(t, err)
+	require.True(t, flags[93])
 }
 
 func TestRefuses(t *testing.T) {

@@ -31,7 +31,7 @@ var Languages = []*Language{
 	{Name: "go", needs: "Go " + goVersion + " or later", Main: "main.go", suffix: ".go", compiler: "go", beside: goLibrary,
 		about: "`bigmoe` is a copy of its Go library.",
 		// Nothing of the person's own settings may change the bytes or reach for the network.
-		environ: []string{"GOOS=wasip1", "GOARCH=wasm", "GOWASM=", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off"},
+		environ: []string{"GOOS=wasip1", "GOARCH=wasm", "GOWASM=", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOTOOLCHAIN=local"},
 		args: func(module string, _ []string) []string {
 			return []string{"build", "-buildmode=c-shared", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", module, "."}
 		}},
