@@ -48,7 +48,11 @@ func Serve(b Backend) {
 		go func() {
 			_, _ = os.NewFile(LifelineFD, "lifeline").Read(make([]byte, 1))
 			if dir := os.Getenv(plugin.EnvUnixSocketDir); dir != "" { // the engine may not have come to removing it
-				_ = os.RemoveAll(dir)
+				for range 3 { // the socket and the file that reserves its name may come into being meanwhile
+					if os.RemoveAll(dir) == nil {
+						break
+					}
+				}
 			}
 			os.Exit(1)
 		}()
