@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -156,13 +155,13 @@ func choose(manifests []ocispec.Descriptor, platform string) (ocispec.Descriptor
 	return ocispec.Descriptor{}, fault.Corruptf("there are %d programs for %s, expected 1", len(found), platform)
 }
 
-// Name rules.
+// Name rules. What Windows means by a device or would shorten is no name anywhere: stores and folders are carried around.
 var (
-	nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
-	devices  = []string{"con", "prn", "aux", "nul"} // of Windows
+	nameRule   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,62}[A-Za-z0-9_-])?$`)
+	deviceRule = regexp.MustCompile(`(?i)^(con|prn|aux|nul|com\d|lpt\d)(\.|$)`)
 )
 
 // ValidName reports whether name may be that of a recipe or backend. No such name leads out of a folder.
 func ValidName(name string) bool {
-	return nameRule.MatchString(name) && !slices.Contains(devices, strings.ToLower(name))
+	return nameRule.MatchString(name) && !deviceRule.MatchString(name)
 }

@@ -66,10 +66,10 @@ func TestLoopback(t *testing.T) {
 }
 
 func TestValidName(t *testing.T) {
-	for _, name := range []string{"olmoe", "gpt-oss", "a", "A_1.2", strings.Repeat("a", 64)} {
+	for _, name := range []string{"olmoe", "gpt-oss", "a", "A_1.2", "con2", "com10", "a-", strings.Repeat("a", 64)} {
 		require.True(t, ValidName(name), name)
 	}
-	for _, name := range []string{"", ".", "..", "a/b", `a\b`, "-a", ".a", "a b", "a\x00", "a\n", "é", "CON", "nul", strings.Repeat("a", 65)} {
+	for _, name := range []string{"", ".", "..", "a/b", `a\b`, "-a", ".a", "a b", "a\x00", "a\n", "é", "CON", "nul", "com1", "lpt9.x", "a.", strings.Repeat("a", 65)} {
 		require.False(t, ValidName(name), name)
 	}
 }

@@ -15,18 +15,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
+	"github.com/bigmoe/bigmoe/registry/artifact"
 	"github.com/bigmoe/bigmoe/sdk"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
 
 //go:embed template
 var templates embed.FS
-
-// nameRule is that of package registry, which has to find the recipe.
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // Name returns what the recipe in dir is called.
 func Name(dir string) (string, error) {
@@ -35,8 +32,8 @@ func Name(dir string) (string, error) {
 		return "", err
 	}
 	name := filepath.Base(abs)
-	if !nameRule.MatchString(name) {
-		return "", fault.Userf("%q cannot be the name of a recipe: expected letters, digits, _ . - and at most 64 of them", name)
+	if !artifact.ValidName(name) { // package registry has to find it
+		return "", fault.Userf("%q cannot be the name of a recipe: expected letters, digits, _ . - and at most 64 of them, and no name of a device", name)
 	}
 	return name, nil
 }
