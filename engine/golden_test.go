@@ -84,7 +84,8 @@ type observed struct {
 	weights [][][]float32
 }
 
-// observe evaluates the prompt in batches of chunk tokens and goes on greedily.
+// observe evaluates the prompt in batches of chunk tokens and goes on greedily. Batches may be as long as the prompt, unless cfg
+// says otherwise.
 func observe(t testing.TB, cfg engine.Config, prompt []int32, chunk, greedy int) *observed {
 	t.Helper()
 	var o observed
@@ -97,7 +98,10 @@ func observe(t testing.TB, cfg engine.Config, prompt []int32, chunk, greedy int)
 			o.weights[layer] = append(o.weights[layer], slices.Clone(weights[i:i+k]))
 		}
 	}
-	cfg.Batch, cfg.LogitRows = max(len(prompt), 1), max(len(prompt), 1)
+	if cfg.Batch == 0 {
+		cfg.Batch = max(len(prompt), 1)
+	}
+	cfg.LogitRows = cfg.Batch
 	ctx := context.Background()
 	e, err := engine.Open(ctx, cfg)
 	require.NoError(t, err)

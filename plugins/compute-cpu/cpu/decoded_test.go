@@ -131,8 +131,8 @@ func (shipped) Find(name string) (engine.Recipe, error) {
 // beforehand. No activation is rounded then, so the tolerance is that of exact arithmetic, some thousands of times
 // smaller: what a decoder or a formula does wrong has nowhere to hide.
 func TestDecodedGoldens(t *testing.T) {
-	if testing.Short() {
-		t.Skip("minutes under the race detector")
+	if testing.Short() || len(cpu.Kernels()) == 1 {
+		t.Skip("a minute and more in plain Go, which TestTypes holds to the same decoded blocks")
 	}
 	paths, err := filepath.Glob(filepath.Join(goldenDir, "*", "*.json"))
 	require.NoError(t, err)
