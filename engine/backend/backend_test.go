@@ -88,3 +88,10 @@ func TestErrorsKeepTheirTextAndKind(t *testing.T) {
 	}
 	require.NoError(t, p.Dead())
 }
+
+// TestIdleProcessors sees that a backend's Go has processors to spare, or its scheduler takes those of waiting threads away all the time.
+func TestIdleProcessors(t *testing.T) {
+	h := newBench(t)
+	h.model.Options.Threads = 16
+	h.load(t, h.start(t))
+}

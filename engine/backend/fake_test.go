@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -147,6 +148,10 @@ func (fake) Load(m *compute.Bound, region *compute.Region) (compute.Sequence, er
 		time.Sleep(time.Hour)
 	case 909:
 		exit("load")
+	case 16:
+		if have := runtime.GOMAXPROCS(0); have <= 16 {
+			return nil, fault.Bugf("Go knows of %d processors: none is idle when 16 threads wait for the engine", have)
+		}
 	}
 	return &fakeSequence{model: m, region: region}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -34,6 +35,11 @@ const (
 
 // MaxControlBytes is the largest control message: a plan that names every expert's tensors takes a few MiB.
 const MaxControlBytes = 64 << 20
+
+// spareProcessors is how many more processors Go is told of than a backend has threads. When none is idle, Go takes them away from
+// goroutines in system calls, which waits for the engine are, and looks every 20 microseconds for more: with two threads on two cores
+// that took a fifth of a token (docs/experiments/idle-processors.md).
+const spareProcessors = 4
 
 // Serve makes the process a backend. It returns when the engine closes the backend and ends the process at once when
 // the engine is gone. Started by hand it says what it is and exits.
@@ -140,6 +146,7 @@ func (s *server) load(req *LoadRequest) error {
 		return err
 	}
 	region.beat = box.Heartbeat()
+	runtime.GOMAXPROCS(int(m.Options.GetThreads()) + spareProcessors)
 	seq, err := s.backend.Load(m, region)
 	if err != nil {
 		return err

@@ -25,3 +25,6 @@ func Wait(word *atomic.Uint32, old uint32, timeout time.Duration) {
 func Wake(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opWake, math.MaxInt32, 0, 0, 0)
 }
+
+// Yield lets another thread that waits for this core have it.
+func Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -3,6 +3,7 @@
 package futex
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -19,3 +20,6 @@ func Wait(word *atomic.Uint32, old uint32, timeout time.Duration) {
 
 // Wake does nothing: waiters poll.
 func Wake(*atomic.Uint32) {}
+
+// Yield lets another thread that waits for this core have it, as far as the Go scheduler knows of it.
+func Yield() { runtime.Gosched() }

@@ -9,7 +9,8 @@
 // chunk is therefore not determined: a chunk's result must not depend on it.
 //
 // A wait spins for 100 microseconds, because the next job of a token usually follows at once, and then sleeps in the
-// kernel: an idle pool uses no CPU. A Run with sleeping workers costs one system call more.
+// kernel: an idle pool uses no CPU. A Run with sleeping workers costs one system call more. Who spins lets others that want the core have
+// it: the engine, which answers routes meanwhile, or the worker that is waited for.
 //
 // # Concurrency
 //
@@ -182,5 +183,6 @@ func spin(ok func() bool) bool {
 		if time.Since(start) > spinFor {
 			return false
 		}
+		futex.Yield()
 	}
 }
