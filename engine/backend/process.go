@@ -159,15 +159,12 @@ func (p *Process) connect(ctx context.Context) error {
 	}
 	p.control = control.(compute.ControlClient)
 	p.about, err = p.control.Describe(ctx, &compute.DescribeRequest{})
-	if err == nil && len(p.about.Name)+len(p.about.Version)+len(p.about.Kernels) > nameBytes {
+	if err == nil && len(p.about.Name)+len(p.about.Version)+len(p.about.Kernels) > compute.MaxNameBytes {
 		err = fmt.Errorf("its name, version and kernels are %d, %d and %d bytes long; at most %d fit a message",
-			len(p.about.Name), len(p.about.Version), len(p.about.Kernels), nameBytes)
+			len(p.about.Name), len(p.about.Version), len(p.about.Kernels), compute.MaxNameBytes)
 	}
 	return err
 }
-
-// nameBytes is what a backend may say about itself: it is in every message about it.
-const nameBytes = 300
 
 // startError replaces go-plugin's account of a failed start by what happened.
 func (p *Process) startError(limited context.Context, err error) error {

@@ -279,7 +279,7 @@ func (s *Store) create() error {
 // change changes the lock file while no other process does, and then sweeps.
 func (s *Store) change(ctx context.Context, create bool, do func(files, *lock) error) error {
 	if s.dir == "" {
-		return fault.Userf("there is no folder for the store: say which")
+		return fault.Userf("there is no folder for the store: --store says which")
 	}
 	if create {
 		if err := s.create(); err != nil {

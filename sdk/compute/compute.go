@@ -28,6 +28,9 @@ import (
 	"github.com/bigmoe/bigmoe/sdk/plan"
 )
 
+// MaxNameBytes is how long name, version and kernels of a backend may be together: they are in every message about it.
+const MaxNameBytes = 300
+
 // Backend does the arithmetic of a plan on one kind of device.
 type Backend interface {
 	Describe() *Description

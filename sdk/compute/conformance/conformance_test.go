@@ -72,9 +72,13 @@ func TestCPU(t *testing.T) {
 func TestFaults(t *testing.T) {
 	for _, c := range []struct{ fault, group, check, why string }{
 		{"has no name", "start", "describes itself", "no name"},
+		{"has a long name", "start", "describes itself", "together expected at most 300"},
 		{"hides an op", "ops", "softcap", "takes op softcap, which it does not describe"},
 		{"rounds too much", "ops", "rms_norm", "expected"},
 		{"depends on the waves", "streaming", "one expert at a time", "same bits"},
+		{"writes over tokens", "streaming", "writes only where it may", "is not the backend's to write"},
+		{"writes over a weight", "streaming", "writes only where it may", "is not the backend's to write"},
+		{"writes behind the region", "streaming", "writes only where it may", "is not the backend's to write"},
 		{"takes its own weights", "streaming", "weights that the engine changes", "change nothing"},
 		{"ignores cancelling", "streaming", "cancelled between waves", "the evaluation worked"},
 		{"forgets nothing", "rewind", "trim, and another continuation", ""},
@@ -124,6 +128,8 @@ func (f faulty) Describe() *compute.Description {
 	switch f.fault {
 	case "has no name":
 		d.Name = ""
+	case "has a long name":
+		d.Kernels = strings.Repeat("k", 300)
 	case "hides an op":
 		d.Ops = strings.Fields(strings.ReplaceAll(strings.Join(d.Ops, " "), "softcap", ""))
 	}
@@ -142,13 +148,22 @@ func (f faulty) Prepare(m *compute.Bound) (*compute.Needs, error) {
 }
 
 func (f faulty) Load(m *compute.Bound, r *compute.Region) (compute.Sequence, error) {
+	if f.fault == "writes over a weight" { // once, so that all evaluations agree
+		for _, w := range m.Weights {
+			if w.Offset > 0 {
+				r.Bytes[w.Offset] ^= 1
+			}
+		}
+	}
 	seq, err := f.Backend.Load(m, r)
-	return &faultySequence{seq, f.fault}, err
+	return &faultySequence{Sequence: seq, fault: f.fault, region: r}, err
 }
 
 type faultySequence struct {
 	compute.Sequence
-	fault string
+	fault  string
+	region *compute.Region
+	evals  byte
 }
 
 func (s *faultySequence) Trim(position int) error {
@@ -163,6 +178,13 @@ func (s *faultySequence) Eval(ctx context.Context, b *compute.Batch, h compute.H
 	err := s.Sequence.Eval(ctx, b, host)
 	if s.fault == "ignores cancelling" && err != nil {
 		err = nil
+	}
+	s.evals++
+	switch s.fault {
+	case "writes over tokens":
+		b.Tokens[0] = -1
+	case "writes behind the region":
+		s.region.Bytes[1<<20] = s.evals
 	}
 	for i := range b.Logits {
 		if s.fault == "rounds too much" {

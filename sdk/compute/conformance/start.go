@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/bigmoe/bigmoe/sdk/compute"
 )
 
 func (s *suite) begins() error {
@@ -39,6 +41,9 @@ func (s *suite) starts() {
 		switch {
 		case d.Name == "":
 			return errors.New("no name")
+		case len(d.Name)+len(d.Version)+len(d.Kernels) > compute.MaxNameBytes:
+			return fmt.Errorf("name, version and kernels have %d, %d and %d bytes, together expected at most %d",
+				len(d.Name), len(d.Version), len(d.Kernels), compute.MaxNameBytes)
 		case len(d.Ops) == 0 || len(d.Types) == 0:
 			return fmt.Errorf("%d ops and %d types", len(d.Ops), len(d.Types))
 		case d.PlanSchema == 0:

@@ -1,14 +1,17 @@
 package conformance
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/bigmoe/bigmoe/sdk/compute"
+	"github.com/bigmoe/bigmoe/sdk/compute/mailbox"
 	"github.com/bigmoe/bigmoe/sdk/compute/optable"
 	"github.com/bigmoe/bigmoe/sdk/fault"
 )
@@ -107,6 +110,7 @@ func (s *suite) streams() {
 		}
 		return nil
 	})
+	s.onLayer("streaming", "writes only where it may", s.tidy)
 	s.onLayer("streaming", "signs of life and stall while it waits for an expert", s.slow)
 	s.onLayer("streaming", "weights that the engine changes", s.reweighed)
 	s.onLayer("streaming", "an expert that could not be read", func(t *text, h *optable.Host, want []float32) error {
@@ -183,6 +187,41 @@ func (s *suite) slow(t *text, h *optable.Host, want []float32) error {
 	}
 	if stall := time.Duration(t.last.Stall); stall < took/2 {
 		return fmt.Errorf("DONE says that %v were waited for experts, it took %v", stall, took)
+	}
+	return nil
+}
+
+// tidy looks at all of the region, and at what follows it, after an evaluation that brings the same experts into the same
+// slots as the one before.
+func (s *suite) tidy(t *text, h *optable.Host, want []float32) error {
+	const beyond = 1 << 20
+	l, region := t.model.Layout, t.model.Region.Bytes
+	if err := s.sameAgain(t, h, want); err != nil {
+		return err
+	}
+	if err := t.trim(s.ctx, 0); err != nil {
+		return err
+	}
+	t.place(t.model.Batch(0, true, optable.AllTokens()...))
+	before := bytes.Clone(region[:l.RegionBytes+beyond])
+	if err := s.sameAgain(t, h, want); err != nil {
+		return err
+	}
+	after := bytes.Clone(region[:len(before)])
+	rows := uint64(t.bound.Options.LogitRows) * uint64(t.bound.Plan.Model.Vocabulary)
+	for _, part := range []struct{ at, size uint64 }{
+		{l.Mailbox, mailbox.Bytes}, {l.Routes, 8 * l.MaxRoute}, {l.Logits, 4 * rows}, // its own
+		{l.Wave, uint64(unsafe.Sizeof(compute.Slot{})) * l.MaxWave}, {l.Ready, 4 * l.Slots}, // the engine's, new each time
+	} {
+		copy(after[part.at:][:part.size], before[part.at:])
+	}
+	for i, data := range t.model.Dense { // else what it writes each time would go unnoticed
+		copy(before[t.model.Bound.Weights[i].Offset:], data)
+	}
+	for i, b := range before {
+		if after[i] != b {
+			return fmt.Errorf("byte %d of the region is %#x, it was %#x, and is not the backend's to write", i, after[i], b)
+		}
 	}
 	return nil
 }
