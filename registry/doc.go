@@ -14,7 +14,7 @@
 // # Caveats
 //
 // Find gets names from model files, which nobody has to trust: a name is never used as a path. A path that a person
-// typed goes through [Registry.Add] first, and is not pinned. Modules are read when asked for, at most 64 MiB each.
+// typed goes through [Registry.Add] first, and is not pinned. Modules are read when asked for, at most 4 MiB each.
 //
 // # Concurrency
 //

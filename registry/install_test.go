@@ -20,6 +20,7 @@ import (
 
 	"github.com/bigmoe/bigmoe/engine"
 	"github.com/bigmoe/bigmoe/engine/backend"
+	"github.com/bigmoe/bigmoe/engine/recipehost"
 	"github.com/bigmoe/bigmoe/registry"
 	"github.com/bigmoe/bigmoe/registry/artifact"
 	"github.com/bigmoe/bigmoe/registry/cosign"
@@ -68,6 +69,14 @@ func TestInstall(t *testing.T) {
 	err = r.Uninstall(t.Context(), artifact.Recipe, "mine")
 	require.ErrorContains(t, err, `no recipe "mine" in the store`)
 	require.Equal(t, fault.User, fault.KindOf(err))
+}
+
+// What can be added can be run, as far as size goes.
+func TestModuleLimit(t *testing.T) {
+	require.EqualValues(t, recipehost.New(recipehost.Options{}).Bounds().MaxModuleBytes, artifact.MaxRecipeBytes)
+	w := newWorld(t)
+	ref := write(t, filepath.Join(t.TempDir(), "mine.wasm"), magic+strings.Repeat("x", artifact.MaxRecipeBytes))
+	require.ErrorContains(t, w.add(ref), "4194312 bytes, expected at most 4194304")
 }
 
 // The lock file is for people: sorted, and the same for the same content.

@@ -129,7 +129,7 @@ func TestTooLarge(t *testing.T) {
 	path := write(t, filepath.Join(dir, "large", "large.wasm"), magic)
 	require.NoError(t, os.Truncate(path, 64<<20+1))
 	_, err := registry.New(registry.Config{RecipeDirs: []string{dir}}).Find("large")
-	require.ErrorContains(t, err, `recipe "large": 67108865 bytes, expected at most 67108864`)
+	require.ErrorContains(t, err, `recipe "large": 67108865 bytes, expected at most 4194304`)
 }
 
 func TestFolderMissing(t *testing.T) {

@@ -32,7 +32,7 @@ var hostile = []struct {
 	{"garbage", fault.Corrupt, []string{"22 bytes that are not a plan"}},
 	{"grow", fault.Corrupt, []string{"bigmoe_plan trapped", "unreachable"}},
 	{"handle", fault.Corrupt, []string{"metadata handle 12345"}},
-	{"import_file", fault.Unsupported, []string{`"path_open"`, `"wasi_snapshot_preview1"`}},
+	{"import_file", fault.Unsupported, []string{`"path_open"`, `"wasi_snapshot_preview1"`, "packages os, fmt and log bring it along"}},
 	{"import_network", fault.Unsupported, []string{`"sock_accept"`}},
 	{"import_newer", fault.Unsupported, []string{`"tensor_bytes"`, "which version 2 of the ABI does not have"}},
 	{"import_newer_start", fault.Unsupported, []string{`called the function "tensor_bytes"`, "version 2"}},

@@ -106,7 +106,11 @@ func (o *outline) section(r *reader, id byte, memoryLimitBytes int64, offered fu
 			kind := r.byte()
 			ours := module == moduleName && len(o.newer) < maxNewer
 			if kind != 0 || !offered(module, name) && !ours {
-				refuse(fault.Unsupportedf("imports %s %q of %q, which recipes may not", importKind(kind), name, module))
+				why := ""
+				if module == wasiName {
+					why = ": there are no files; in Go, packages os, fmt and log bring it along, strconv does not"
+				}
+				refuse(fault.Unsupportedf("imports %s %q of %q, which recipes may not%s", importKind(kind), name, module, why))
 			}
 			typ := r.u32()
 			if int64(typ) >= int64(len(o.types)) {

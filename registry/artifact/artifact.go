@@ -32,7 +32,7 @@ const (
 
 // Limits on what is read from elsewhere.
 const (
-	MaxRecipeBytes   = 64 << 20 // those in Go have 2 MiB
+	MaxRecipeBytes   = 4 << 20 // what package recipehost takes; those in Go have 2 MiB
 	MaxBackendBytes  = 512 << 20
 	maxDocumentBytes = 256 << 10 // manifests, indexes
 	maxPlatforms     = 64

@@ -26,6 +26,6 @@
 //
 // # Caveats
 //
-// The package keeps away from fmt, reflection and protobuf so that a recipe stays below 2 MB; recipes should too. A
-// recipe runs alone and once: nothing here may be called concurrently.
+// The package keeps away from reflection and protobuf so that a recipe stays below 2 MB. A recipe cannot import os, nor what
+// imports it, such as fmt: the host has no files. It runs alone and once: nothing here may be called concurrently.
 package recipe
