@@ -3,6 +3,7 @@ package engine_test
 import (
 	"flag"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ var (
 // memory: the backends change places before every text. The texts before the first pair fill the cache.
 func BenchmarkBoundary(b *testing.B) {
 	const tokens = 33
+	// As compute.Serve does in the child (docs/experiments/idle-processors.md).
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 4))
 	g, model := loadGolden(b, "qwen3moe/qwen3moe-f32")
 	req, cfg := greedy(g.Prompt.IDs, tokens), config(model, backends()["in process"])
 	if *boundaryModel != "" {
