@@ -404,7 +404,10 @@ func TestHostileStore(t *testing.T) {
 			text, err := os.ReadFile(path)
 			require.NoError(w, err)
 			w.replace(path, regexp.MustCompile(`(?s),\s*"signature": {.*?}`).ReplaceAllString(string(text), ""))
-			return w.find("mine")
+			err = w.find("mine")
+			require.NoError(w, w.registry().Uninstall(w.Context(), artifact.Recipe, "mine"), "it can be removed")
+			require.Equal(w, fault.Unsupported, fault.KindOf(w.find("mine")))
+			return err
 		}, fault.Corrupt, "a key without a signature"},
 		{"store-elsewhere", func(w *world) error {
 			ref, _ := w.publish("mine", "content", "oci:"+w.layout+":1")

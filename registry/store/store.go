@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -240,12 +239,14 @@ func (s *Store) Put(ctx context.Context, kind artifact.Kind, name string, e Entr
 	})
 }
 
-// Remove removes an entry, and the content that no other one needs.
+// Remove removes an entry, also one that must not be used, and the content that no other one needs.
 func (s *Store) Remove(ctx context.Context, kind artifact.Kind, name string) error {
-	if _, err := s.entry(kind, name); errors.Is(err, fs.ErrNotExist) { // also when there is no folder
-		return fault.Userf("no %s %q in the store %s", kind, name, s.dir)
-	} else if err != nil {
+	entries, err := s.Entries(kind)
+	if err != nil {
 		return err
+	}
+	if _, ok := entries[name]; !ok { // also when there is no folder
+		return fault.Userf("no %s %q in the store %s", kind, name, s.dir)
 	}
 	return s.change(ctx, false, func(_ files, l *lock) error {
 		delete(l.entries(kind), name)
