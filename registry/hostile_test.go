@@ -202,6 +202,9 @@ func TestHostileArtifact(t *testing.T) {
 		{"module-garbage", func(w *world) error {
 			return w.add(w.odd(func(m *ocispec.Manifest) { m.Layers[0].Digest = w.put("", []byte("#!/bin/s")).Digest }))
 		}, fault.Corrupt, "not a WebAssembly module"},
+		{"program-module", func(w *world) error {
+			return w.addBackend(write(w.T, filepath.Join(w.TempDir(), "mine"), magic))
+		}, fault.Corrupt, "a WebAssembly module, expected a program"},
 		{"backend-as-recipe", func(w *world) error { return w.add(w.backend(func(*ocispec.Index) {})) }, fault.Unsupported, "is a backend: bigmoe backend add takes it"},
 		{"recipe-as-backend", func(w *world) error { return w.addBackend(w.odd(func(*ocispec.Manifest) {})) }, fault.Unsupported, "is a recipe: bigmoe recipe add takes it"},
 		{"platform-absent", index(func(i *ocispec.Index) { i.Manifests[0].Platform.OS = "plan9" }), fault.Unsupported, `only for ["plan9/`},

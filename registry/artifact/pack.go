@@ -173,9 +173,11 @@ func ReadFile(kind Kind, path string) ([]byte, error) {
 
 // CheckFile refuses what is obviously no module or program.
 func CheckFile(kind Kind, b []byte) error {
-	switch {
-	case kind == Recipe && !bytes.HasPrefix(b, []byte("\x00asm")):
+	switch module := bytes.HasPrefix(b, []byte("\x00asm")); {
+	case kind == Recipe && !module:
 		return fault.Corruptf("not a WebAssembly module")
+	case kind == Backend && module:
+		return fault.Corruptf("a WebAssembly module, expected a program: bigmoe recipe add takes recipes")
 	case len(b) == 0:
 		return fault.Corruptf("empty")
 	}
