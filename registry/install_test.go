@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
@@ -282,6 +284,27 @@ func TestPushRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be the name of a recipe")
 	_, err = artifact.Pack(artifact.Backend, "x", map[string][]byte{"linux": {1}})
 	require.ErrorContains(t, err, "expected such as linux/amd64")
+}
+
+// Who pushes to a layout folder while others do loses nothing.
+func TestPushAtOnce(t *testing.T) {
+	w := newWorld(t)
+	const pushes = 8
+	var all sync.WaitGroup
+	failed := make([]error, pushes)
+	for i := range pushes {
+		p, err := artifact.Pack(artifact.Recipe, fmt.Sprint("n", i), map[string][]byte{"": []byte(magic)})
+		require.NoError(t, err)
+		to, err := artifact.Parse(fmt.Sprintf("oci:%s:%d", w.layout, i))
+		require.NoError(t, err)
+		all.Go(func() { _, failed[i] = p.Push(t.Context(), to, artifact.Config{}) })
+	}
+	all.Wait()
+	for i := range pushes {
+		require.NoError(t, failed[i])
+		require.NoError(t, w.add(fmt.Sprintf("oci:%s:%d", w.layout, i)))
+		require.NoError(t, w.find(fmt.Sprint("n", i)))
+	}
 }
 
 // Credentials are docker's; a registry that wants some says so when there are none.

@@ -9,8 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"syscall"
+	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/content"
@@ -106,4 +109,21 @@ func (f Folder) Resolve(_ context.Context, selector string) (ocispec.Descriptor,
 		return ocispec.Descriptor{}, errdef.ErrNotFound
 	}
 	return *found, nil
+}
+
+// Turn waits until it is this process's turn to change the folder that the file at path is in: until nobody else has that
+// file locked. The turn ends when it is closed.
+func Turn(ctx context.Context, path string) (io.Closer, error) {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe would wait for ever
+		return nil, fault.Corruptf("%s: expected a regular file, found %v", path, info.Mode().Type())
+	}
+	turn := flock.New(path)
+	if _, err := turn.TryLockContext(ctx, 20*time.Millisecond); err != nil {
+		turn.Close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("waiting for another process that changes %s: %w", filepath.Dir(path), context.Cause(ctx))
+		}
+		return nil, fault.As(fault.User, err)
+	}
+	return turn, nil
 }

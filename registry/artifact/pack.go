@@ -119,6 +119,9 @@ func (p *Packed) Resolve(context.Context, string) (ocispec.Descriptor, error) {
 	return ocispec.Descriptor{}, errdef.ErrNotFound
 }
 
+// layoutTurn is locked by the process that changes a layout folder.
+const layoutTurn = ocispec.ImageIndexFile + ".lock"
+
 // Push writes the artifact to a registry or layout folder, which is made if there is none, and tags it.
 func (p *Packed) Push(ctx context.Context, ref Ref, cfg Config) (digest.Digest, error) {
 	var to oras.Target
@@ -127,8 +130,17 @@ func (p *Packed) Push(ctx context.Context, ref Ref, cfg Config) (digest.Digest, 
 	case inFile:
 		return "", fault.Userf("%s is a file: expected a registry, or oci:FOLDER:TAG", ref)
 	case inLayout:
-		to, err = oci.NewWithContext(ctx, ref.path)
-		err = fault.As(fault.User, err)
+		if err := os.MkdirAll(ref.path, 0o755); err != nil {
+			return "", fault.As(fault.User, err)
+		}
+		turn, err := Turn(ctx, filepath.Join(ref.path, layoutTurn)) // else the last of two that push at once wins
+		if err != nil {
+			return "", err
+		}
+		defer turn.Close()
+		if to, err = oci.NewWithContext(ctx, ref.path); err != nil {
+			return "", fault.As(fault.User, err)
+		}
 	case inRegistry:
 		to, err = cfg.repository(ref)
 	}

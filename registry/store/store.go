@@ -12,9 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
 
-	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -287,18 +285,11 @@ func (s *Store) change(ctx context.Context, create bool, do func(files, *lock) e
 			return fault.As(fault.User, fmt.Errorf("store: %w", err))
 		}
 	}
-	path := filepath.Join(s.dir, turnFile)
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe would wait for ever
-		return fault.Corruptf("%s: expected a regular file, found %v", path, info.Mode().Type())
+	turn, err := artifact.Turn(ctx, filepath.Join(s.dir, turnFile))
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
 	}
-	turn := flock.New(path)
 	defer turn.Close()
-	if _, err := turn.TryLockContext(ctx, 20*time.Millisecond); err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("waiting for another process that changes the store %s: %w", s.dir, context.Cause(ctx))
-		}
-		return fault.As(fault.User, fmt.Errorf("store: %w", err))
-	}
 	l, err := readLock(s.dir)
 	if err != nil {
 		return err
