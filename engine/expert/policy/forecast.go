@@ -4,19 +4,18 @@ import "math"
 
 // Forecast evicts the expert that is least likely to be used soon, as far as the past tells. It asks two questions.
 //
-// How often is it used? Averages of its use per token over several half-lives, added up: together they fade like a power of
-// the age, quickly at first and then ever more slowly. The expert that the router likes best counts most. The prompt counts as one
-// token that used an expert as often as the share of its tokens did.
+// How often is it used? Two averages of its use per token, of the last tokens and of many, added up. The expert that the router
+// likes best counts most. The prompt counts as one token that used an expert as often as the share of its tokens did.
 //
-// What came next, when the routing looked like now? That is what recall knows. The squares of both chances are added, so that
-// the larger one decides.
+// What came next, when the routing looked like now? That is what recall knows, and it doubts itself where nothing looked like
+// now. An expert is expected if either expects it.
 //
 // Layers take turns, so a chance is worth less the longer the expert's layer has to wait for its next turn.
 // docs/experiments/forecast.md has the figures that chose the constants.
 type Forecast struct {
 	layers []int32   // by key
 	spans  []span    // by layer
-	delay  []float64 // by layers to wait: the square of what is left of a use's worth
+	delay  []float64 // by layers to wait: what is left of a use's worth
 	turn   int32
 
 	averages [len(clocks)][]float32 // by key
@@ -29,23 +28,21 @@ type Forecast struct {
 type span struct{ from, to int32 }
 
 // clocks are the averages: what a token leaves of them, and what they are worth.
-var clocks = [...]struct{ fade, worth float32 }{
-	{halfLife(1), 0.18}, {halfLife(3), 0.13}, {halfLife(10), 0.24}, {halfLife(30), 0.24}, {halfLife(100), 0.21},
-}
+var clocks = [...]struct{ fade, worth float32 }{{halfLife(1), 0.3}, {halfLife(20), 0.7}}
 
 func halfLife(tokens float64) float32 { return float32(math.Exp2(-1 / tokens)) }
 
 // likings is what a use counts, by its place among the picks of its token.
 var likings = func() (l [16]float32) {
 	for i := range l {
-		l[i] = float32(math.Pow(float64(1+i), -0.3))
+		l[i] = float32(math.Pow(float64(1+i), -0.4))
 	}
 	return l
 }()
 
 const (
-	recallShare = 0.8 // of what recall predicts is believed
-	tokenWorth  = 0.7 // of a use is left when it is a token away
+	tokenWorth = 0.5  // of a use is left when it is a token away
+	faint      = 1e-9 // is added to what fades, lest it become a number so small that processors are slow with it
 )
 
 var _ Routed = (*Forecast)(nil)
@@ -79,7 +76,7 @@ func (p *Forecast) Layers(layers []int32) {
 	}
 	count := len(p.spans)
 	for d := range count + 1 {
-		p.delay = append(p.delay, math.Pow(tokenWorth, 2*float64(d)/float64(count)))
+		p.delay = append(p.delay, math.Pow(tokenWorth, float64(d)/float64(count)))
 	}
 }
 
@@ -106,7 +103,7 @@ func (p *Forecast) Route(layer int32, k int, keys []int32) {
 	for i, c := range clocks {
 		average := p.averages[i][s.from:s.to]
 		for e := range average {
-			average[e] *= c.fade
+			average[e] = average[e]*c.fade + faint
 		}
 		use := (1 - c.fade) / float32(tokens)
 		for j, key := range keys {
@@ -127,8 +124,8 @@ func (p *Forecast) rank(key int32, value float64) float64 {
 	if d <= 0 {
 		d += int32(len(p.spans))
 	}
-	recalled := recallShare * float64(p.recall.chance(key, layer > p.turn))
-	return (value*value + recalled*recalled) * p.delay[d]
+	recalled := float64(p.recall.chance(key, layer > p.turn))
+	return (value + recalled - value*recalled) * p.delay[d]
 }
 
 // Peek implements [Policy].

@@ -40,7 +40,10 @@ func TestForecastRanks(t *testing.T) {
 		p.Tick()
 		p.Route(0, 1, []int32{1})
 	}
-	require.InDelta(t, p.Rank(3), p.Rank(0), 1e-30, "forgotten")
+	require.InEpsilon(t, p.Rank(3), p.Rank(0), 1e-4, "forgotten")
+	for i := range p.averages {
+		require.Greater(t, p.averages[i][0], float32(1e-30), "not so small that processors are slow with it")
+	}
 }
 
 // TestForecastPrompt: a prompt is one token that used everything a little.
@@ -75,10 +78,19 @@ func TestRecall(t *testing.T) {
 	}
 	p.Tick()
 	p.Route(0, 1, []int32{0})
-	require.Greater(t, p.Rank(8), 2*p.Rank(9), "what this kind of token takes in the layer ahead")
+	require.Greater(t, p.Rank(8), 1.5*p.Rank(9), "what this kind of token takes in the layer ahead")
 	p.Route(1, 1, []int32{8})
 	require.Greater(t, p.Rank(9), p.Rank(8), "what its successor takes, although this one has just been used")
 	require.Greater(t, p.Rank(1), p.Rank(0))
+
+	p.Tick()
+	p.Route(0, 1, []int32{0})
+	known := p.recall.chance(8, true)
+	for key := range int32(6) {
+		p.Tick()
+		p.Route(0, 1, []int32{2 + key})
+	}
+	require.Less(t, p.recall.chance(8, true), known/3, "the last tokens were like no other")
 
 	for range recalled {
 		p.Tick()

@@ -11,7 +11,7 @@ import (
 type recall struct {
 	used  []places          // by key: where the tokens are that used it
 	last  int               // place of the last token
-	alike [recalled]float32 // by place: picks in common with the last token
+	alike [recalled]float32 // by place: picks in common with the last token, which has all
 
 	// For keys of layers that the last token has still to pass, and of those that it has passed.
 	ahead, behind prediction
@@ -23,11 +23,11 @@ type recall struct {
 type prediction [recalled / 8][256]float32
 
 const (
-	recalled   = 128 // tokens that are remembered: as many as there are places
-	alikeLife  = 12  // layers after which a pick in common counts half
-	handover   = 0.5 // of a token's likeness goes to its successor when the next token begins
-	laterWorth = 0.2 // of what is expected one token later than it could be
-	lightest   = 2e-2
+	recalled  = 128  // tokens that are remembered: as many as there are places
+	alikeLife = 12   // layers after which a pick in common counts half
+	handover  = 0.5  // of a token's likeness goes to its successor when the next token begins
+	later     = 0.15 // of what is expected is expected one token later than it could be
+	doubt     = 0.1  // weight of a token that was routed exactly like the last one, but says nothing
 )
 
 // places is a set of places.
@@ -65,7 +65,6 @@ func (r *recall) step(tokens int) {
 	first := r.alike[recalled-1]
 	copy(r.alike[1:], r.alike[:recalled-1])
 	r.alike[0] = first
-	r.alike[r.last] = 0
 	for i := range r.alike {
 		r.alike[i] *= handover
 	}
@@ -73,9 +72,6 @@ func (r *recall) step(tokens int) {
 
 // route takes what the tokens of the step picked in the layer that runs now, k each.
 func (r *recall) route(k int, keys []int32) {
-	if len(keys) == k {
-		r.compare(keys)
-	}
 	r.stale = true
 	tokens := len(keys) / k
 	for i := max(0, tokens-recalled); i < tokens; i++ {
@@ -83,12 +79,15 @@ func (r *recall) route(k int, keys []int32) {
 			r.used[key].add(before(r.last, tokens-1-i))
 		}
 	}
+	if tokens == 1 {
+		r.compare(keys)
+	}
 }
 
 // compare counts the picks that each remembered token shares with the last one.
 func (r *recall) compare(picks []int32) {
 	for i := range r.alike {
-		r.alike[i] *= alikeFade
+		r.alike[i] = r.alike[i]*alikeFade + faint
 	}
 	for _, key := range picks {
 		for i, word := range r.used[key] {
@@ -101,14 +100,17 @@ func (r *recall) compare(picks []int32) {
 
 var alikeFade = float32(math.Exp2(-1.0 / alikeLife))
 
-// predict turns likeness into weights: its power of 2.5, so that a few that are much alike outweigh the many that are a little.
+// predict turns likeness into weights: its cube, so that a few tokens that are much alike outweigh the many that are a little. The
+// likeness of the last token to itself is the measure of what could be.
 func (r *recall) predict() {
-	var weight [recalled]float32
+	weight := r.alike
 	var sum float32
-	for i, a := range r.alike {
-		weight[i] = a * a * float32(math.Sqrt(float64(a)))
+	for i, a := range weight {
+		weight[i] = a * a * a
 		sum += weight[i]
 	}
+	sum -= (1 - doubt) * weight[r.last]
+	weight[r.last] = 0 // says nothing of what it has not done yet
 	if sum > 0 {
 		for i := range weight {
 			weight[i] /= sum
@@ -116,8 +118,8 @@ func (r *recall) predict() {
 	}
 	for i := range weight {
 		same, next, afterNext := weight[i], weight[before(i, 1)], weight[before(i, 2)]
-		r.ahead.set(i, same+laterWorth*next)
-		r.behind.set(i, next+laterWorth*afterNext)
+		r.ahead.set(i, (1-later)*same+later*next)
+		r.behind.set(i, (1-later)*next+later*afterNext)
 	}
 }
 
@@ -129,7 +131,7 @@ func (p *prediction) set(i int, weight float32) {
 	}
 }
 
-// chance returns how much speaks for a use of key at the next turn of its layer: 0 to 1, and a little for later turns. ahead
+// chance returns how much speaks for a use of key at the next turn of its layer, and a little for the turn after it: 0 to 1. ahead
 // says that the last token has still to pass the layer.
 func (r *recall) chance(key int32, ahead bool) float32 {
 	if r.stale { // and somebody wants to know
