@@ -30,6 +30,8 @@ type router struct {
 
 	predict bool // guesses are read ahead
 	guesses guesses
+	read    int64 // experts that had been read and used when the last evaluation began
+	calm    int   // evaluations in a row before it that read none
 	slots   []compute.Slot
 }
 
@@ -88,8 +90,24 @@ func (r *router) Predict(bank int, ids []int32) error {
 	return err
 }
 
-// welcome reports whether guesses are of use: not when everything is in the cache already.
-func (r *router) welcome() bool { return r.predict && r.store != nil && !r.store.Full() }
+// calmAfter is how many evaluations in a row without a read say that the cache has what the text needs. Guessing takes a twentieth of a
+// token that reads nothing, more than the rare miss that it would have foreseen.
+const calmAfter = 8
+
+// welcome reports whether guesses about so many tokens are of use: not when everything is in the cache already, or when the last tokens
+// found everything there. A prompt may be about something else.
+func (r *router) welcome(tokens int) bool {
+	if !r.predict || r.store == nil || r.store.Full() {
+		return false
+	}
+	st := r.store.Stats()
+	if read := st.Misses.Experts + st.Used.Experts; read != r.read {
+		r.read, r.calm = read, 0
+	} else {
+		r.calm++
+	}
+	return tokens > 1 || r.calm < calmAfter
+}
 
 // Next implements [compute.Host].
 func (r *router) Next() (compute.Wave, error) {

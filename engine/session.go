@@ -345,7 +345,7 @@ func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []f
 		return err
 	}
 	b := &e.input
-	*b = compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(), Logits: logits}
+	*b = compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(len(tokens)), Logits: logits}
 	e.router.begin()
 	err = e.router.finish(e.sequence.Eval(ctx, b, e.router.host()))
 	e.stall += b.Stall
