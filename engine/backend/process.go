@@ -369,6 +369,12 @@ func (p *Process) call(ctx context.Context, what string, box *mailbox.Mailbox, f
 	if err == nil {
 		return nil
 	}
+	if status.Code(err) == codes.DeadlineExceeded { // the child was told the deadline too, and may notice it a moment before ctx does
+		select {
+		case <-ctx.Done():
+		case <-time.After(tick):
+		}
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
