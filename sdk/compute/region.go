@@ -71,7 +71,7 @@ func (r *Region) Wait(s *Slot, parts uint32) error {
 		}
 		r.Progress() // a slow disk is not a hanging backend
 		start := time.Now()
-		futex.WaitSpin(word, w, 100*time.Millisecond)
+		futex.WaitSpin(word, w, futex.Brief, 100*time.Millisecond)
 		r.waitedNanos.Add(int64(time.Since(start)))
 	}
 }

@@ -189,7 +189,9 @@ func newRunner(seq Sequence, m *Bound, l *Layout, region *Region, box *mailbox.M
 // run has no recover: a panic ends the process, and the engine reports it with the trace.
 func (r *runner) run() {
 	for {
-		msg := r.receive()
+		for !r.end.Wait(time.Minute) { // without limit: if the engine goes away, the lifeline ends the process
+		}
+		msg := r.message()
 		var err error
 		waited := r.region.Waited()
 		switch msg.Kind {
@@ -217,10 +219,8 @@ func (r *runner) run() {
 	}
 }
 
-// receive waits without limit: if the engine goes away, the lifeline ends the process.
-func (r *runner) receive() mailbox.Message {
-	for !r.end.Wait(time.Minute) {
-	}
+// message takes the message that a wait found.
+func (r *runner) message() mailbox.Message {
 	msg, err := r.end.Message()
 	if err != nil {
 		die("%v", err)
@@ -322,7 +322,9 @@ func (r *runner) send(msg *mailbox.Message) error {
 }
 
 func (r *runner) answer(to mailbox.Kind) (Wave, error) {
-	reply := r.receive()
+	for !r.end.WaitAnswer(time.Minute) {
+	}
+	reply := r.message()
 	switch {
 	case reply.Kind != mailbox.Wave || uint64(reply.Slots) > r.layout.MaxWave:
 		die("%v with %d slots answers %v", reply.Kind, reply.Slots, to)

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// spin is how long WaitSpin looks before it sleeps: about half of what a futex round trip costs.
-const spin = 2 * time.Microsecond
+// Brief is how long to spin for a word that may as well not change for long: about half of what a sleep and a wake cost.
+const Brief = 2 * time.Microsecond
 
-// WaitSpin is Wait with a short spin first, for words that are about to change. It reports whether the word differs
-// from old.
-func WaitSpin(word *atomic.Uint32, old uint32, timeout time.Duration) bool {
+// WaitSpin is Wait that first looks for the given time without sleeping, and lets others that want the core have it meanwhile. It reports
+// whether the word differs from old.
+func WaitSpin(word *atomic.Uint32, old uint32, spin, timeout time.Duration) bool {
 	if runtime.GOMAXPROCS(0) > 1 {
-		for start := time.Now(); time.Since(start) < spin; {
+		for start := time.Now(); time.Since(start) < spin; Yield() {
 			for range 16 { // looking costs much less than the clock
 				if word.Load() != old {
 					return true

@@ -12,9 +12,9 @@ func TestWait(t *testing.T) {
 	var word atomic.Uint32
 	start := time.Now()
 	Wait(&word, 1, time.Hour) // differs already
-	require.False(t, WaitSpin(&word, 0, 10*time.Millisecond), "nobody changes it")
+	require.False(t, WaitSpin(&word, 0, Brief, 10*time.Millisecond), "nobody changes it")
 	require.Less(t, time.Since(start), time.Minute)
-	require.True(t, WaitSpin(&word, 1, time.Hour))
+	require.True(t, WaitSpin(&word, 1, Brief, time.Hour))
 }
 
 func TestWakeReachesEverybody(t *testing.T) {

@@ -210,8 +210,17 @@ func flag(b bool) uint32 {
 }
 
 // Wait reports whether a message is there, waiting for at most the given time. It may return false earlier.
-func (e *End) Wait(atMost time.Duration) bool {
-	return e.in.Load() != e.seen || futex.WaitSpin(e.in, e.seen, atMost)
+func (e *End) Wait(atMost time.Duration) bool { return e.wait(futex.Brief, atMost) }
+
+// answerSpin is longer than an engine takes to answer a route. Who sleeps meanwhile leaves a core idle, and waking an idle core takes as long
+// as the answer, on virtual machines longer (docs/experiments/spin.md).
+const answerSpin = 200 * time.Microsecond
+
+// WaitAnswer is Wait for a side that has nothing else to do until the other one answers, which takes microseconds.
+func (e *End) WaitAnswer(atMost time.Duration) bool { return e.wait(answerSpin, atMost) }
+
+func (e *End) wait(spin, atMost time.Duration) bool {
+	return e.in.Load() != e.seen || futex.WaitSpin(e.in, e.seen, spin, atMost)
 }
 
 // Message takes the message that Wait found. It fails when the other side broke the format.
