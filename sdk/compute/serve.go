@@ -46,6 +46,8 @@ const spareProcessors = 4
 //
 // Standard output belongs to the handshake. What the backend writes to standard error ends up in the engine's log;
 // lines of JSON in hclog's format keep their level.
+//
+// With each model that is loaded Serve tells Go of four processors more than the model's threads (GOMAXPROCS).
 func Serve(b Backend) {
 	s := &server{backend: b}
 	if os.Getenv(Handshake.MagicCookieKey) == Handshake.MagicCookieValue {
