@@ -148,7 +148,7 @@ func (s *server) load(req *LoadRequest) error {
 		return err
 	}
 	region.beat = box.Heartbeat()
-	runtime.GOMAXPROCS(int(m.Options.GetThreads()) + spareProcessors)
+	runtime.GOMAXPROCS(int(min(m.Options.GetThreads(), 1024)) + spareProcessors) // a number that the backend will refuse is nothing for Go
 	seq, err := s.backend.Load(m, region)
 	if err != nil {
 		return err
