@@ -21,6 +21,12 @@ func Wait(word *atomic.Uint32, old uint32, timeout time.Duration) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opWait, uintptr(old), uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
+// waitHolding is Wait of a goroutine that keeps its processor.
+func waitHolding(word *atomic.Uint32, old uint32, timeout time.Duration) {
+	ts := unix.NsecToTimespec(int64(timeout))
+	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opWait, uintptr(old), uintptr(unsafe.Pointer(&ts)), 0, 0)
+}
+
 // Wake wakes everybody who waits on word.
 func Wake(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opWake, math.MaxInt32, 0, 0, 0)

@@ -18,6 +18,9 @@ func Wait(word *atomic.Uint32, old uint32, timeout time.Duration) {
 	}
 }
 
+// waitHolding does nothing: a poll is no system call that lasts.
+func waitHolding(*atomic.Uint32, uint32, time.Duration) {}
+
 // Wake does nothing: waiters poll.
 func Wake(*atomic.Uint32) {}
 

@@ -1,6 +1,8 @@
 package futex
 
 import (
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,4 +40,26 @@ func TestWakeReachesEverybody(t *testing.T) {
 			t.Fatal("not woken")
 		}
 	}
+}
+
+// TestWaitersLeaveAProcessor has more waiters than processors: what wakes them gets one, and so does the garbage collector.
+func TestWaitersLeaveAProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	var word atomic.Uint32
+	var ready, woken sync.WaitGroup
+	for range 8 {
+		ready.Add(1)
+		woken.Go(func() {
+			ready.Done()
+			for word.Load() == 0 {
+				WaitSpin(&word, 0, Brief, time.Minute)
+			}
+		})
+	}
+	ready.Wait()
+	runtime.GC()
+	word.Store(1)
+	Wake(&word)
+	woken.Wait()
+	require.Zero(t, holding.Load())
 }
