@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/bigmoe/bigmoe/engine"
-	"github.com/bigmoe/bigmoe/engine/gguf"
 	"github.com/bigmoe/bigmoe/sdk/compute"
 )
 
@@ -23,33 +22,6 @@ func TestGPTOSSGolden(t *testing.T) {
 			}
 		})
 	}
-}
-
-// metadata returns a value as [gguftest.Builder.Set] takes it.
-func metadata(t *testing.T, v gguf.Value) (out any) {
-	t.Helper()
-	elem, array := v.Type()
-	var err error
-	switch {
-	case elem == gguf.String && array:
-		out, err = v.Strings()
-	case elem == gguf.String:
-		out, err = v.String()
-	case elem == gguf.Bool && array:
-		out, err = v.Bools()
-	case elem == gguf.Bool:
-		out, err = v.Bool()
-	case elem == gguf.Float32 && array:
-		out, err = v.Floats()
-	case elem == gguf.Float32:
-		out, err = v.Float()
-	case array:
-		out, err = v.Ints()
-	default:
-		out, err = v.Int()
-	}
-	require.NoError(t, err)
-	return out
 }
 
 // TestWindowedRewind: a text that goes on elsewhere keeps its start as long as the windows of that position are still there,

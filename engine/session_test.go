@@ -226,7 +226,9 @@ func TestSuppressedTokens(t *testing.T) {
 	b := gguftest.NewBuilder()
 	for _, key := range f.Keys() {
 		v, _ := f.Get(key)
-		b.Set(key, rawValue(t, v))
+		value, err := gguftest.Value(v)
+		require.NoError(t, err)
+		b.Set(key, value)
 	}
 	for _, tensor := range f.Tensors() {
 		data := make([]byte, tensor.Bytes)
@@ -243,46 +245,4 @@ func TestSuppressedTokens(t *testing.T) {
 	require.NotEqual(t, want[0], res.Tokens[0])
 	require.NotContains(t, res.Tokens, want[0])
 	require.NotContains(t, res.Tokens, want[1])
-}
-
-// rawValue returns a metadata value as the builder takes it.
-func rawValue(t *testing.T, v gguf.Value) any {
-	typ, array := v.Type()
-	switch {
-	case typ == gguf.String && array:
-		s, err := v.Strings()
-		require.NoError(t, err)
-		return s
-	case typ == gguf.String:
-		s, err := v.String()
-		require.NoError(t, err)
-		return s
-	case typ == gguf.Bool:
-		b, err := v.Bool()
-		require.NoError(t, err)
-		return b
-	case typ == gguf.Float32 && array:
-		x, err := v.Floats()
-		require.NoError(t, err)
-		out := make([]float32, len(x))
-		for i := range x {
-			out[i] = float32(x[i])
-		}
-		return out
-	case typ == gguf.Float32:
-		x, err := v.Float()
-		require.NoError(t, err)
-		return float32(x)
-	case array:
-		x, err := v.Ints()
-		require.NoError(t, err)
-		out := make([]int32, len(x))
-		for i := range x {
-			out[i] = int32(x[i])
-		}
-		return out
-	}
-	n, err := v.Uint()
-	require.NoError(t, err)
-	return uint32(n)
 }

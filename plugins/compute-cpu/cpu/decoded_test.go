@@ -72,7 +72,9 @@ func decodedCopy(t *testing.T, path string) (copy string, blocks bool) {
 	b := gguftest.NewBuilder()
 	for _, key := range f.Keys() {
 		v, _ := f.Get(key)
-		b.Set(key, anyValue(t, v))
+		value, err := gguftest.Value(v)
+		require.NoError(t, err)
+		b.Set(key, value)
 	}
 	for _, ts := range f.Tensors() {
 		data := make([]byte, ts.Bytes)
@@ -90,31 +92,6 @@ func decodedCopy(t *testing.T, path string) (copy string, blocks bool) {
 	copy = filepath.Join(t.TempDir(), filepath.Base(path))
 	require.NoError(t, b.Write(copy))
 	return copy, blocks
-}
-
-func anyValue(t *testing.T, v gguf.Value) (out any) {
-	elem, array := v.Type()
-	var err error
-	switch {
-	case elem == gguf.String && array:
-		out, err = v.Strings()
-	case elem == gguf.String:
-		out, err = v.String()
-	case elem == gguf.Bool && array:
-		out, err = v.Bools()
-	case elem == gguf.Bool:
-		out, err = v.Bool()
-	case elem == gguf.Float32 && array:
-		out, err = v.Floats()
-	case elem == gguf.Float32:
-		out, err = v.Float()
-	case array:
-		out, err = v.Ints()
-	default:
-		out, err = v.Int()
-	}
-	require.NoError(t, err)
-	return out
 }
 
 type shipped struct{}
