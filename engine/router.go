@@ -97,16 +97,7 @@ const calmAfter = 8
 // welcome reports whether guesses about so many tokens are of use: not when everything is in the cache already, or when the last tokens
 // found everything there. A prompt may be about something else.
 func (r *router) welcome(tokens int) bool {
-	if !r.predict || r.store == nil || r.store.Full() {
-		return false
-	}
-	st := r.store.Stats()
-	if read := st.Misses.Experts + st.Used.Experts; read != r.read {
-		r.read, r.calm = read, 0
-	} else {
-		r.calm++
-	}
-	return tokens > 1 || r.calm < calmAfter
+	return r.predict && r.store != nil && !r.store.Full() && (tokens > 1 || r.calm < calmAfter)
 }
 
 // Next implements [compute.Host].
@@ -149,8 +140,15 @@ func (r *router) release() {
 
 // begin starts an evaluation.
 func (r *router) begin() {
-	if r.store != nil {
-		r.store.Tick()
+	if r.store == nil {
+		return
+	}
+	r.store.Tick()
+	st := r.store.Stats()
+	if read := st.Misses.Experts + st.Used.Experts; read != r.read {
+		r.read, r.calm = read, 0
+	} else {
+		r.calm++
 	}
 }
 

@@ -344,9 +344,9 @@ func (s *Session) eval(ctx context.Context, tokens []int32, all bool, logits []f
 	if err != nil {
 		return err
 	}
+	e.router.begin()
 	b := &e.input
 	*b = compute.Batch{Tokens: tokens, Position: len(s.tokens), Rows: rows, All: all, Predict: e.router.welcome(len(tokens)), Logits: logits}
-	e.router.begin()
 	err = e.router.finish(e.sequence.Eval(ctx, b, e.router.host()))
 	e.stall += b.Stall
 	if err != nil {
