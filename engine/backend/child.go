@@ -83,7 +83,7 @@ func (c *child) launch() error {
 	if c.killed {
 		return errors.New("killed before it started")
 	}
-	if err := c.cmd.Start(); err != nil {
+	if err := start(c.cmd); err != nil {
 		return err
 	}
 	c.process = c.cmd.Process
