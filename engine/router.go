@@ -84,8 +84,7 @@ func (r *router) Predict(bank int, ids []int32) error {
 	}
 	ids, err := r.guesses.add(bank, r.banks[bank].Experts, ids)
 	if err == nil {
-		// Committed: a mere guess about the layer after the next would be the first to go when the next one needs room.
-		_, err = r.store.Prefetch(r.banks[bank].Layer, ids, expert.Committed)
+		_, err = r.store.Prefetch(r.banks[bank].Layer, ids)
 	}
 	return err
 }

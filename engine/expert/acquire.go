@@ -169,7 +169,7 @@ func (s *Store) hit(n int32, bytes int64) {
 }
 
 // raise gives slot n at least priority p.
-func (s *Store) raise(n int32, p Priority) {
+func (s *Store) raise(n int32, p priority) {
 	sl := &s.slots[n]
 	if sl.prio >= p {
 		return

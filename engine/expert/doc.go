@@ -33,8 +33,8 @@
 //
 // # Reads
 //
-// At most one read per expert part is under way, whoever wants it. Demands go before committed prefetches, those before
-// guesses, and what [Store.Warm] fills free room with comes last, while no batch is held and none was released lately;
+// At most one read per expert part is under way, whoever wants it. Demands go before prefetches, and
+// what [Store.Warm] fills free room with comes last, while no batch is held and none was released lately;
 // within a batch experts are read whole, in file order, parts in the order in which the compute needs them, so that the
 // first expert can be computed while the others arrive. Interrupted and short reads continue; a disk error is
 // tried three times. After that the batch has an error that names everything, the slot's error bit is set, and nothing

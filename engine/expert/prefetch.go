@@ -1,20 +1,14 @@
 package expert
 
-import "github.com/bigmoe/bigmoe/sdk/fault"
-
-// Prefetch queues reads of experts that a layer will need (Committed) or may need (Guess), and returns how many it
-// queued. It records no use and never evicts what is held. A guess evicts only what the policy ranks below it. Experts
-// without room are dropped. A committed expert stays until a batch has asked for it or Cancel takes the promise back; only
-// a batch that finds no other room evicts it.
-func (s *Store) Prefetch(layer int, experts []int32, p Priority) (int, error) {
+// Prefetch queues reads of experts that a layer is expected to need, and returns how many it queued. It records no use and never
+// evicts what is held. Experts without room are dropped. An expert stays until a batch has asked for it or Cancel takes it back;
+// only a batch that finds no other room evicts it.
+func (s *Store) Prefetch(layer int, experts []int32) (int, error) {
 	s.admission.Lock()
 	defer s.admission.Unlock()
 	bi, err := s.bankOf(layer)
 	if err != nil {
 		return 0, err
-	}
-	if p != Guess && p != Committed {
-		return 0, fault.Bugf("expert store: prefetch of priority %d", p)
 	}
 	s.mu.Lock()
 	bk := &s.banks[bi]
@@ -28,7 +22,7 @@ func (s *Store) Prefetch(layer int, experts []int32, p Priority) (int, error) {
 		if key, err = bk.key(e, "expert %d of %d was prefetched"); err != nil {
 			break
 		}
-		if s.prefetch(bi, key, p) {
+		if s.prefetch(bi, key) {
 			count++
 		}
 	}
@@ -37,24 +31,22 @@ func (s *Store) Prefetch(layer int, experts []int32, p Priority) (int, error) {
 	return count, err
 }
 
-func (s *Store) prefetch(bi, key int32, p Priority) bool {
+func (s *Store) prefetch(bi, key int32) bool {
 	bk := &s.banks[bi]
 	if s.ledger.Resident(key) {
 		n := s.slotOf[key]
 		if s.slots[n].err != nil {
 			return false
 		}
-		if p == Committed {
-			s.ledger.Promise(key)
-		}
-		s.raise(n, p)
+		s.ledger.Promise(key)
+		s.raise(n, ahead)
 		if s.unstarted(n) && !s.slots[n].queued {
 			s.enqueue(n)
 		}
 		return false
 	}
 	var ok bool
-	s.evicted, ok = s.ledger.Speculate(key, p == Committed, s.evicted[:0])
+	s.evicted, ok = s.ledger.Speculate(key, s.evicted[:0])
 	if !ok {
 		s.stats.Dropped.add(bk.bytes)
 		return false
@@ -64,7 +56,7 @@ func (s *Store) prefetch(bi, key int32, p Priority) bool {
 		s.stats.Evictions.add(s.bytesOf(k))
 	}
 	n := s.alloc(key, bi)
-	s.slots[n].prio, s.slots[n].prefetched = p, true
+	s.slots[n].prio, s.slots[n].prefetched = ahead, true
 	s.stats.Prefetched.add(bk.bytes)
 	s.discardPending()
 	s.enqueue(n)
@@ -72,8 +64,8 @@ func (s *Store) prefetch(bi, key int32, p Priority) bool {
 	return true
 }
 
-// Cancel takes prefetches back: reads that have not started are dropped, unless a batch has joined them, and committed
-// experts lose their protection. Reads under way go on.
+// Cancel takes prefetches back: reads that have not started are dropped, unless a batch has joined them, and experts
+// that were expected lose their protection. Reads under way go on.
 func (s *Store) Cancel(layer int, experts []int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

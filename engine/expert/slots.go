@@ -42,7 +42,7 @@ type slot struct {
 	class      int32
 	next, prev int32 // in its queue
 	pins       int32 // batches
-	prio       Priority
+	prio       priority
 	queued     bool // has parts to start, and is in queues[prio]
 	prefetched bool // and no batch has asked for it yet
 	started    int8 // parts whose read has begun

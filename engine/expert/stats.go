@@ -28,7 +28,7 @@ type Stats struct {
 	Warmed     Counts // experts that Warm queued
 	Cancelled  Counts // prefetched experts whose reads were taken back before the first one started
 
-	ReadBytes     [priorities]int64 // payload read, by Priority when the read started
+	ReadBytes     [priorities]int64 // payload read, by priority when the read started
 	SyscallBytes  int64             // all bytes that reads returned, whole blocks and repeated ones included
 	Reads         int64             // expert parts read, failed ones included
 	Retries       int64             // system calls beyond the first, per part

@@ -22,14 +22,13 @@ const (
 // Generation is the use count of a slot in bits 8..31 of its readiness word.
 func Generation(word uint32) uint32 { return word >> 8 }
 
-// Priority orders reads. A demand is a batch's, and there is no call to make one.
-type Priority uint8
+// priority orders reads.
+type priority uint8
 
 const (
-	warm      Priority = iota // see Warm
-	Guess                     // may never be used
-	Committed                 // will be used
-	demand
+	warm   priority = iota // see Warm
+	ahead                  // see Prefetch
+	demand                 // of a batch
 	priorities
 )
 

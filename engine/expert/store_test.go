@@ -152,7 +152,7 @@ func checkCounters(t testing.TB, s *Store) {
 	require.LessOrEqual(t, st.ResidentBytes, s.layout.BudgetBytes)
 	require.LessOrEqual(t, st.BackedBytes, s.layout.PhysicalBytes)
 	require.LessOrEqual(t, st.InFlightPeak, s.cfg.Readers)
-	require.LessOrEqual(t, st.ReadBytes[Guess]+st.ReadBytes[Committed]+st.ReadBytes[demand], st.SyscallBytes)
+	require.LessOrEqual(t, st.ReadBytes[ahead]+st.ReadBytes[demand], st.SyscallBytes)
 }
 
 // checkInvariants looks inside a store that nobody is using.
@@ -247,11 +247,8 @@ func operate(t testing.TB, m *model, s *Store, rnd *rand.Rand) (failures int) {
 		switch rnd.IntN(8) {
 		case 0:
 			s.Tick()
-		case 1:
-			_, err := s.Prefetch(layer, some(bank, 4), Guess)
-			require.NoError(t, err)
-		case 2:
-			_, err := s.Prefetch(layer, some(bank, 2), Committed)
+		case 1, 2:
+			_, err := s.Prefetch(layer, some(bank, 4))
 			require.NoError(t, err)
 		case 3:
 			require.NoError(t, s.Cancel(layer, some(bank, 8)))
@@ -310,7 +307,7 @@ func TestConcurrentBatches(t *testing.T) {
 			for range 200 {
 				bank := rnd.IntN(3)
 				experts := []int32{int32(rnd.IntN(8)), int32(rnd.IntN(8)), int32(rnd.IntN(8))}
-				if _, err := s.Prefetch(m.banks[bank].Layer, experts[:1], Guess); err != nil {
+				if _, err := s.Prefetch(m.banks[bank].Layer, experts[:1]); err != nil {
 					t.Error(err)
 				}
 				for rest := experts; len(rest) > 0; rest = b.Rest {
@@ -605,27 +602,25 @@ func TestOrderOfReads(t *testing.T) {
 	var first, b Batch
 	require.NoError(t, s.Acquire(3, []int32{0}, &first)) // occupies the only reader
 	log.waitFor(t, 1)
-	_, err := s.Prefetch(2, []int32{9, 8}, Guess)
-	require.NoError(t, err)
-	_, err = s.Prefetch(2, []int32{5, 4}, Committed)
+	_, err := s.Prefetch(2, []int32{9, 8, 5})
 	require.NoError(t, err)
 	require.NoError(t, s.Acquire(0, []int32{7, 2}, &b))
-	require.NoError(t, s.Acquire(2, []int32{8}, &Batch{})) // a queued guess becomes a demand
+	require.NoError(t, s.Acquire(2, []int32{8}, &Batch{})) // what was queued ahead becomes a demand
 	open()
-	log.waitFor(t, 1+2*3+4*2)
+	log.waitFor(t, 1+2*3+3*2)
 	p0, p2 := m.banks[0].Parts, m.banks[1].Parts
 	var want []int64
 	for _, e := range []int32{2, 7} { // in file order, whole experts
 		want = append(want, p0[0].at(e).Offset, p0[1].at(e).Offset, p0[2].at(e).Offset)
 	}
-	for _, e := range []int32{8, 5, 4, 9} {
+	for _, e := range []int32{8, 9, 5} {
 		want = append(want, p2[0].at(e).Offset, p2[1].at(e).Offset)
 	}
 	require.Equal(t, want, log.order()[1:])
 	require.Equal(t, []int32{7, 2}, []int32{b.Slots[0].Expert, b.Slots[1].Expert}, "slots are in the order asked")
 	require.NoError(t, waitAll(t, s, &b))
 	st := s.Stats()
-	require.Equal(t, Counts{4, 4 * 12_100}, st.Prefetched)
+	require.Equal(t, Counts{3, 3 * 12_100}, st.Prefetched)
 	require.Equal(t, Counts{1, 12_100}, st.Used)
 	require.Equal(t, Counts{1, 12_100}, st.Joins)
 }
@@ -660,10 +655,10 @@ func TestSingleFlight(t *testing.T) {
 	m := newModel(t)
 	s, fs, open, log := blocked(t, m, 1<<20)
 	calls := fs.Reads()
-	_, err := s.Prefetch(3, []int32{1, 2}, Guess)
+	_, err := s.Prefetch(3, []int32{1, 2})
 	require.NoError(t, err)
 	log.waitFor(t, 1) // 1 is being read, 2 is queued
-	n, err := s.Prefetch(3, []int32{1, 2}, Guess)
+	n, err := s.Prefetch(3, []int32{1, 2})
 	require.NoError(t, err)
 	require.Zero(t, n)
 	var a, b Batch
@@ -677,7 +672,7 @@ func TestSingleFlight(t *testing.T) {
 	st := s.Stats()
 	require.Zero(t, st.Misses)
 	require.Equal(t, int64(4), st.Joins.Experts)
-	require.Equal(t, int64(5000), st.ReadBytes[Guess], "it was one when its read began")
+	require.Equal(t, int64(5000), st.ReadBytes[ahead], "it was that when its read began")
 	require.Equal(t, int64(5000), st.ReadBytes[demand])
 	s.Release(&a)
 	s.Release(&b)
@@ -687,7 +682,7 @@ func TestCancel(t *testing.T) {
 	m := newModel(t)
 	s, fs, open, log := blocked(t, m, 1<<20)
 	calls := fs.Reads()
-	_, err := s.Prefetch(3, []int32{0, 1, 2, 3}, Guess)
+	_, err := s.Prefetch(3, []int32{0, 1, 2, 3})
 	require.NoError(t, err)
 	log.waitFor(t, 1)
 	var b Batch
@@ -783,7 +778,7 @@ func TestBusyAndWaves(t *testing.T) {
 	require.ErrorIs(t, s.Acquire(0, b.Rest, &b), ErrBusy)
 	require.Equal(t, []int32{9}, b.Rest)
 	require.ErrorContains(t, s.Acquire(0, []int32{9}, &a), "still holds 3 experts")
-	n, err := s.Prefetch(0, []int32{9}, Committed)
+	n, err := s.Prefetch(0, []int32{9})
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Equal(t, int64(1), s.Stats().Dropped.Experts)
@@ -992,10 +987,8 @@ func TestAcquireRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Route(7, 1, []int32{0}), "has no experts")
 	require.ErrorContains(t, s.Route(0, 1, []int32{16}), "expert 16 of 16")
 	require.ErrorContains(t, s.Route(0, 2, []int32{1, 2, 3}), "3 picks, 2 of each token")
-	_, err := s.Prefetch(0, []int32{16}, Guess)
+	_, err := s.Prefetch(0, []int32{16})
 	require.ErrorContains(t, err, "expert 16 of 16")
-	_, err = s.Prefetch(0, []int32{1}, demand)
-	require.ErrorContains(t, err, "priority")
 	require.ErrorContains(t, s.Cancel(0, []int32{-4}), "expert -4")
 	require.NoError(t, s.Acquire(0, nil, &b))
 	require.Empty(t, b.Slots)

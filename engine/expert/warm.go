@@ -78,7 +78,7 @@ func (s *Store) queueWarm() {
 			s.cold = nil
 			break
 		}
-		s.evicted, _ = s.ledger.Speculate(key, false, s.evicted[:0]) // there is room: nothing is evicted
+		s.ledger.Add(key)
 		n := s.alloc(key, bi)
 		s.slots[n].prio = warm
 		s.stats.Warmed.add(bk.bytes)

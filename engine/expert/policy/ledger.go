@@ -105,19 +105,20 @@ func (l *Ledger) Admit(keys []int32, w *Wave) {
 	}
 }
 
+// Add makes key, for which there is room, resident and holds it. It records no use: key ranks by its past.
+func (l *Ledger) Add(key int32) {
+	l.insert(key)
+	l.rank(key, l.policy.Peek(key))
+}
+
 // Speculate makes key resident and holds it ahead of its use, evicting the lowest ranks for it; it appends what it
-// evicted to evicted. It records no use. It returns false and changes nothing when there is no room, or when a key that
-// would have to go ranks at least as high as key would after its use. A certain use is not compared: it only needs
-// room, and ranks above everything until it happens.
-func (l *Ledger) Speculate(key int32, certain bool, evicted []int32) ([]int32, bool) {
+// evicted to evicted. It records no use: until that happens, key ranks above everything. A mere guess about the layer after the next
+// would be the first to go when the next one needs room. It returns false and changes nothing when there is no room.
+func (l *Ledger) Speculate(key int32, evicted []int32) ([]int32, bool) {
 	n := len(evicted)
-	rank := math.Inf(1)
-	if !certain {
-		rank = l.policy.Peek(key)
-	}
 	for l.usedBytes+l.bytes[key] > l.budgetBytes {
 		l.refresh()
-		if len(l.heap) == 0 || l.entries[l.heap[0]].rank >= rank {
+		if len(l.heap) == 0 || math.IsInf(l.entries[l.heap[0]].rank, 1) {
 			for _, k := range evicted[n:] {
 				l.undoEvict(k)
 			}
@@ -128,14 +129,14 @@ func (l *Ledger) Speculate(key int32, certain bool, evicted []int32) ([]int32, b
 		evicted = append(evicted, k)
 	}
 	l.insert(key)
-	l.rank(key, rank)
+	l.rank(key, math.Inf(1))
 	return evicted, true
 }
 
 // Promise says that the next use of a resident key is certain: it ranks above everything until it happens.
 func (l *Ledger) Promise(key int32) { l.rerank(key, math.Inf(1)) }
 
-// Unpromise takes back that the use of a resident key is certain: it ranks as if it had been a guess.
+// Unpromise takes back that the use of a resident key is certain: it ranks by its past.
 func (l *Ledger) Unpromise(key int32) {
 	if math.IsInf(l.entries[key].rank, 1) {
 		l.rerank(key, l.policy.Peek(key))

@@ -189,26 +189,21 @@ func TestSpeculate(t *testing.T) {
 			l.Release(k)
 		}
 	}
-	ev, ok := l.Speculate(2, false, nil)
-	require.False(t, ok, "a guess does not replace what was used three times")
-	require.Empty(t, ev)
-	require.True(t, l.Resident(0) && l.Resident(1) && !l.Resident(2))
-
-	ev, ok = l.Speculate(2, true, nil)
+	ev, ok := l.Speculate(2, nil)
 	require.True(t, ok)
-	require.Equal(t, []int32{0}, ev)
+	require.Equal(t, []int32{0}, ev, "although it was used three times")
 	require.True(t, l.Release(2))
 
-	ev, ok = l.Speculate(3, true, nil)
+	ev, ok = l.Speculate(3, nil)
 	require.True(t, ok)
 	require.Equal(t, []int32{1}, ev, "the promised expert stays although its score is lower")
 	l.Release(3)
-	_, ok = l.Speculate(0, true, nil)
+	_, ok = l.Speculate(0, nil)
 	require.False(t, ok, "promises do not break promises")
 	require.True(t, l.Resident(2) && l.Resident(3))
 
 	l.Unpromise(2)
-	_, ok = l.Speculate(0, true, nil)
+	_, ok = l.Speculate(0, nil)
 	require.True(t, ok)
 	require.False(t, l.Resident(2))
 }
