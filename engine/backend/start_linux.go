@@ -10,8 +10,8 @@ import (
 
 // timerSlack is how much later than asked for the timers of a backend may end: the process inherits it. Go's scheduler looks every 20
 // microseconds for calls that take long, which products do, in the place of a thread that multiplies; with slack it looks when the
-// system has something else to do on that core as well. It took a fourteenth of a token (docs/experiments/idle-processors.md). Only the time-outs of waits
-// end later.
+// system has something else to do on that core as well. A token took 1.08 times as long without (docs/experiments/idle-processors.md).
+// Other than that only the time-outs of waits end later.
 const timerSlack = 5 * time.Millisecond
 
 // start starts cmd.
