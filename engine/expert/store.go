@@ -255,15 +255,31 @@ func (s *Store) Layout() Layout { return s.layout }
 // Close takes back all reads that have not started, waits for those that have, and closes the files. Batches that
 // waited for what was taken back get ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
+	words, closed := s.close()
+	if closed {
+		return nil
+	}
+	s.work.Broadcast()
+	s.landed.Broadcast()
+	s.thawed.Signal()
+	s.drained.Signal()
+	for _, w := range words {
+		s.wake(w)
+	}
+	s.background.Wait() // without admission, which the warmer may be about to take
+	return s.closeFiles()
+}
+
+// close empties the queues and returns the words of who waits for what was in them, and whether the store was closed before.
+func (s *Store) close() (words []*uint32, closed bool) {
 	s.admission.Lock()
 	defer s.admission.Unlock()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		s.mu.Unlock()
-		return nil
+		return nil, true
 	}
 	s.closed = true
-	var words []*uint32
 	for p := range s.queues {
 		for n := s.queues[p].head; n != none; n = s.queues[p].head {
 			switch sl := &s.slots[n]; {
@@ -278,16 +294,7 @@ func (s *Store) Close() error {
 			}
 		}
 	}
-	s.mu.Unlock()
-	s.work.Broadcast()
-	s.landed.Broadcast()
-	s.thawed.Signal()
-	s.drained.Signal()
-	for _, w := range words {
-		s.wake(w)
-	}
-	s.background.Wait()
-	return s.closeFiles()
+	return words, false
 }
 
 func (s *Store) bankOf(layer int) (int32, error) {

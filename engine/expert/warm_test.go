@@ -74,6 +74,16 @@ func TestWarmRefusesWhatIsNotThere(t *testing.T) {
 	require.ErrorIs(t, s.Warm(nil), ErrClosed)
 }
 
+// TestCloseWhenWarmingBegins: who warms may be anywhere when the store closes.
+func TestCloseWhenWarmingBegins(t *testing.T) {
+	m := newModel(t)
+	for range 300 {
+		s := mustOpen(t, m.config(t, 1<<20).cfg)
+		require.NoError(t, s.Warm(allExperts(m)))
+		require.NoError(t, s.Close())
+	}
+}
+
 // TestWarmGivesWay: what a batch asks for is read before anything that is warmed.
 func TestWarmGivesWay(t *testing.T) {
 	m := newModel(t)
