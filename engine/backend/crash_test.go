@@ -128,6 +128,10 @@ func TestHang(t *testing.T) {
 		p := h.start(t, impatient)
 		seq := h.load(t, p)
 		require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP))
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(p.PID(), &status, syscall.WUNTRACED, nil) // not before all of its threads have stopped
+		require.NoError(t, err)
+		require.True(t, status.Stopped())
 		within(t, func() {
 			require.ErrorContains(t, seq.Eval(t.Context(), h.batch(0, false, 1), h), "no sign of life")
 		})
